@@ -104,12 +104,13 @@ func (c cluster) takesGoType(t *testing.T) {
 		Type: "Typed", Effect: "NoExecute", TaintKey: "example.com/typed",
 		Conditions:   map[string]v1alpha1.SetCondition{"A": {Status: "True"}},
 		MaxUnhealthy: new(intstr.FromInt32(3)),
+		Windows:      []v1alpha1.Window{{Schedule: "0 22 * * 1-5", TimeZone: "Europe/Berlin", Duration: "8h"}, {Schedule: "@weekly", Duration: "48h"}},
 	}), sets.client(t)
 	sets.send(t, client.Post(), set)
 	set.Status.Matched = 3
 	sets.send(t, client.Put().Name("typed").SubResource("status"), set)
 	testkit.Check(t, set.Status.Matched == 3 && set.Generation == 1, "after the status was written: %+v", set)
-	set.Spec.DryRun = true
+	set.Spec.DryRun, set.Spec.Mode = true, v1alpha1.PolicyObserve // they agree
 	sets.send(t, client.Put().Name("typed"), set)
 	testkit.Check(t, set.Spec.DryRun && set.Generation == 2 && set.Status.Matched == 3, "after the spec was written: %+v", set)
 	c.kubectl(t, "delete", "conditionset", "typed")
@@ -159,6 +160,10 @@ func (c cluster) refusesBadSets(t *testing.T) {
 		{"a duration in words", "status: true", "status: true\n      duration: five minutes", "want a duration with its unit, such as 90s, 5m or 1h30m, that is not negative"},
 		{"a negative duration", "status: true", "status: true\n      duration: -5m", "that is not negative"},
 		{"a duration without its unit", "status: true", "status: true\n      duration: '5'", "want a duration with its unit"},
+		{"a window without a schedule", "effect:", "windows: [{duration: 4h}]\n  effect:", "spec.windows[0].schedule: Required value"},
+		{"an unknown mode", "effect:", "mode: Paused\n  effect:", `spec.mode: Unsupported value: "Paused": supported values: "Enforce", "Observe"`},
+		{"a dry run that enforces", "effect:", "mode: Enforce\n  dryRun: true\n  effect:", "spec.dryRun: Invalid value: dryRun and mode contradict each other: dryRun: true means mode: Observe; want mode alone, so remove dryRun"},
+		{"no dry run that observes", "effect:", "mode: Observe\n  dryRun: false\n  effect:", "want mode alone, so remove dryRun"},
 		{"half a node", "effect:", "maxUnhealthy: 0.5\n  effect:", "spec.maxUnhealthy: Invalid value"},
 	})
 }
@@ -237,7 +242,7 @@ func (c cluster) storesOnlyReadable(t *testing.T) {
 
 func (c cluster) printsColumns(t *testing.T) {
 	c.kubectl(t, "apply", "-f", seed)
-	testkit.Must(t, c.conditionSets().patchStatus(t, "conditionset-1", `{"matched": 7, "tainted": 5, "heldBack": 2, "conditions": [
+	testkit.Must(t, c.conditionSets().patchStatus(t, "conditionset-1", `{"mode": "Observe", "matched": 7, "tainted": 5, "heldBack": 2, "conditions": [
 		{"type": "HeldBack", "status": "True", "reason": "FellBack", "message": "", "lastTransitionTime": "2026-03-01T12:00:00Z"},
 		{"type": "Ready", "status": "False", "reason": "Invalid", "message": "not well", "lastTransitionTime": "2026-03-01T12:00:00Z"},
 		{"type": "Accepted", "status": "False", "reason": "Invalid", "message": "", "lastTransitionTime": "2026-03-01T12:00:00Z"}]}`))
@@ -246,13 +251,13 @@ func (c cluster) printsColumns(t *testing.T) {
 		want []string
 	}{
 		{[]string{"get", "conditionsets"}, []string{
-			"NAME EFFECT MATCHED ACCEPTED REASON AGE",
-			"conditionset-1 NoExecute 7 False not well",
+			"NAME EFFECT MODE MATCHED ACCEPTED REASON AGE",
+			"conditionset-1 NoExecute Observe 7 False not well",
 			"conditionset-2 NoExecute",
 		}},
 		{[]string{"get", "conditionsets", "-o", "wide"}, []string{
-			"NAME TYPE EFFECT MATCHED ACCEPTED REASON TAINTED HELD BACK AGE",
-			"conditionset-1 KubeletContainerRuntimeUnhealthy NoExecute 7 False not well 5 2",
+			"NAME TYPE EFFECT MODE MATCHED ACCEPTED REASON TAINTED HELD BACK AGE",
+			"conditionset-1 KubeletContainerRuntimeUnhealthy NoExecute Observe 7 False not well 5 2",
 			"conditionset-2 KernelDeadlock NoExecute",
 		}},
 	} {
@@ -316,6 +321,7 @@ func (c cluster) agreesWithCompiler(t *testing.T) {
 			s.Conditions = map[string]v1alpha1.SetCondition{name: {Status: "True"}}
 		})
 	}
+	trials = append(trials, windowTrials()...)
 	agrees(t, c.conditionSets(), func(set *v1alpha1.ConditionSet) error {
 		_, err := observe.ConditionSet(set)
 		return err

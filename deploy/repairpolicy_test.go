@@ -48,9 +48,10 @@ func (c cluster) takesTypedRepairPolicy(t *testing.T) {
 		Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"pool": "gpu"}},
 		Repair: v1alpha1.RepairSpec{
 			Enabled:                   new(false),
-			Policies:                  []v1alpha1.ConditionRepair{{ConditionType: "Ready", ConditionStatus: "False", Reason: "KubeletNotReady", Toleration: "1.5h"}},
-			DefaultTolerationDuration: "30m", MaxUnhealthy: new(intstr.FromString("10%")),
+			Policies:                  []v1alpha1.ConditionRepair{{ConditionType: "Ready", ConditionStatus: "False", Reason: "KubeletNotReady", Toleration: "1.5h", Urgent: true}},
+			DefaultTolerationDuration: "30m", MaxConcurrent: new(intstr.FromString("10%")), UnhealthyThreshold: new(intstr.FromInt32(3)),
 			Termination: v1alpha1.Graceful, TerminationGracePeriod: "1h", ReadyTimeout: "20m",
+			Windows: []v1alpha1.Window{{Schedule: "0 22 * * 1-5", TimeZone: "Europe/Berlin", Duration: "4h"}},
 		},
 		RemediationTemplate: &corev1.ObjectReference{APIVersion: "example.com/v1", Kind: "RebootTemplate", Namespace: "a", Name: "b"},
 	}
@@ -88,6 +89,7 @@ func (c cluster) refusesBadRepairPolicies(t *testing.T) {
 		{"neither in words", "nodePool: default\n  repair", "repair", "want either nodePool or selector: one of them, and not both"},
 		{"standalone claims of a pool", "nodePool: default", "nodePool: default\n  deleteStandaloneNodeClaims: true", "the NodeClaims of a NodePool are not standalone; want a selector"},
 		{"both pool and selector", "nodePool: default", "nodePool: default\n  selector: {}", "want either nodePool or selector: one of them, and not both"},
+		{"an unknown mode", "nodePool: default", "nodePool: default\n  mode: Paused", `spec.mode: Unsupported value: "Paused": supported values: "Enforce", "Observe"`},
 		{"an empty pool", "nodePool: default", "nodePool: ''", "spec.nodePool: Invalid value"},
 		{"a selector in words", "nodePool: default", "selector: pool=gpu", "spec.selector"},
 		{"no block", "  repair:\n    defaultTolerationDuration: 30m\n    policies:\n    - conditionType: Ready\n      toleration: 45m\n    - conditionType: NetworkUnavailable\n      toleration: 10m\n", "", "spec.repair: Required value"},
@@ -109,6 +111,9 @@ func (c cluster) storesOnlyReadableRepairPolicies(t *testing.T) {
 		"int32":                {block(`"maxUnhealthy": 2147483647`), isTaken},
 		"over-int32":           {block(`"maxUnhealthy": 2147483648`), !isTaken},
 		"float":                {block(`"maxUnhealthy": 1e30`), !isTaken},
+		"old-name-as-null":     {block(`"maxUnhealthy": null, "maxConcurrent": 2`), isTaken},
+		"both-names":           {block(`"maxUnhealthy": 2, "maxConcurrent": 2`), !isTaken},
+		"threshold-as-float":   {block(`"unhealthyThreshold": 1e30`), !isTaken},
 		"nulls":                {block(`"enabled": null, "policies": null, "maxUnhealthy": null, "termination": null, "readyTimeout": null`), isTaken},
 		"policy-as-null":       {block(`"policies": [null]`), !isTaken},
 		"toleration-as-number": {block(`"policies": [{"conditionType": "Ready", "toleration": 300}]`), !isTaken},
@@ -139,18 +144,18 @@ func (c cluster) storesOnlyReadableRepairPolicies(t *testing.T) {
 
 func (c cluster) printsRepairPolicyColumns(t *testing.T) {
 	c.kubectl(t, "apply", "-f", seedPolicy)
-	testkit.Must(t, c.repairPolicies().patchStatus(t, "default", `{"nodes": 10, "unhealthy": 3, "repairing": 1, "held": 0, "unhealthyNodes": [{"name": "n1", "eligibleAt": "2026-03-01T11:00:00Z", "reason": "Treating"}, {"name": "n2"},
+	testkit.Must(t, c.repairPolicies().patchStatus(t, "default", `{"mode": "Paused", "nodes": 10, "unhealthy": 3, "repairing": 1, "held": 0, "unhealthyNodes": [{"name": "n1", "eligibleAt": "2026-03-01T11:00:00Z", "reason": "Treating"}, {"name": "n2"},
 		{"name": "n3", "eligibleAt": "2026-03-01T12:00:00Z", "reason": "Pending"}, {"name": "n4", "eligibleAt": "2026-03-01T13:00:00Z", "reason": "Pending"}], "conditions": [
 		{"type": "Conflict", "status": "False", "reason": "Alone", "message": "", "lastTransitionTime": "2026-03-01T12:00:00Z"},
 		{"type": "Ready", "status": "True", "reason": "Followed", "message": "3 nodes", "lastTransitionTime": "2026-03-01T12:00:00Z"},
 		{"type": "Accepted", "status": "True", "reason": "Accepted", "message": "", "lastTransitionTime": "2026-03-01T12:00:00Z"}]}`))
 	c.prints(t, []string{
-		"NAME POOL NODES UNHEALTHY REPAIRING HELD ACCEPTED REASON AGE",
-		"default default 10 3 1 0 True 3 nodes",
+		"NAME POOL MODE NODES UNHEALTHY REPAIRING HELD ACCEPTED REASON AGE",
+		"default default Paused 10 3 1 0 True 3 nodes",
 	}, "get", "repairpolicies")
 	c.prints(t, []string{
-		"NAME POOL NODES UNHEALTHY REPAIRING HELD ACCEPTED REASON CONFLICT NEXT AGE",
-		"default default 10 3 1 0 True 3 nodes False 2026-03-01T12:00:00Z",
+		"NAME POOL MODE NODES UNHEALTHY REPAIRING HELD ACCEPTED REASON CONFLICT NEXT AGE",
+		"default default Paused 10 3 1 0 True 3 nodes False 2026-03-01T12:00:00Z",
 	}, "get", "rp", "-o", "wide")
 	c.kubectl(t, "delete", "-f", seedPolicy)
 }

@@ -89,6 +89,7 @@ var allowed = []request{
 	{"list", "configmaps", namespace}, {"watch", "configmaps", namespace},
 	{"list", revisions, namespace}, {"watch", revisions, namespace}, {"create", revisions, namespace}, {"delete", revisions + " r1", namespace},
 	{"create", "events.events.k8s.io", namespace},
+	{"list", "pods", "default"},
 }
 
 var forbidden = []request{
@@ -96,8 +97,8 @@ var forbidden = []request{
 	// agent.
 	{"create", "nodes", ""}, {"update", "nodes n1", ""}, {"delete", "nodes n1", ""}, {"deletecollection", "nodes", ""},
 	{"update", "nodes/status n1", ""}, {"get", "nodes/proxy n1", ""}, {"create", "nodes/proxy n1", ""},
-	// Pods: NoExecute evicts pods, and the controller does not.
-	{"list", "pods", "default"}, {"delete", "pods p1", "default"}, {"create", "pods", namespace}, {"create", "pods/eviction p1", "default"}, {"create", "pods/exec p1", namespace},
+	// Pods: NoExecute evicts pods, and the controller does not. It lists their annotations.
+	{"get", "pods p1", "default"}, {"watch", "pods", "default"}, {"get", "pods/log p1", "default"}, {"delete", "pods p1", "default"}, {"create", "pods", namespace}, {"create", "pods/eviction p1", "default"}, {"create", "pods/exec p1", namespace},
 	// Its own policies. An admission policy limits it to mirrors.
 	{"update", sets + " s1", ""}, {"deletecollection", sets, ""}, {"update", sets + "/status s1", ""},
 	{"patch", "customresourcedefinitions.apiextensions.k8s.io " + sets, ""},

@@ -16,6 +16,7 @@ import (
 	"os"
 	"os/signal"
 	"syscall"
+	_ "time/tzdata" // the image has no time zones for windows
 
 	"github.com/resourcestack/autohealer/internal/commandline"
 )

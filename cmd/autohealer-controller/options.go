@@ -12,6 +12,7 @@ import (
 
 	"github.com/resourcestack/autohealer/internal/admission"
 	"github.com/resourcestack/autohealer/internal/commandline"
+	"github.com/resourcestack/autohealer/internal/dialect"
 )
 
 // options are the values of the flags.
@@ -36,6 +37,9 @@ type options struct {
 	retryPeriod   time.Duration
 
 	repairs repairOptions
+
+	defaultMode  string
+	defaultRails dialect.Rails
 
 	log     commandline.Log
 	version bool
@@ -80,6 +84,7 @@ func parse(args []string, out io.Writer) (options, error) {
 	flags.DurationVar(&o.leaseDuration, "leader-elect-lease-duration", 15*time.Second, "how long the Lease is valid without renewal")
 	flags.DurationVar(&o.renewDeadline, "leader-elect-renew-deadline", 10*time.Second, "how long the leader tries to renew the Lease before it exits")
 	flags.DurationVar(&o.retryPeriod, "leader-elect-retry-period", 2*time.Second, "how often replicas try to acquire or renew the Lease")
+	flags.StringVar(&o.defaultMode, "default-mode", dialect.ModeEnforce, "`mode` while there is no Guardrails object: Enforce, Observe or Paused; the default limits apply in any case")
 	if err := o.repairs.add(flags); err != nil {
 		return options{}, err
 	}
@@ -99,6 +104,10 @@ func parse(args []string, out io.Writer) (options, error) {
 	}
 	if o.agentNamespace == "" {
 		o.agentNamespace = o.namespace
+	}
+	var err error
+	if o.defaultRails, err = dialect.DefaultRails(o.defaultMode); err != nil {
+		return options{}, err
 	}
 	return o, o.validate()
 }

@@ -35,6 +35,7 @@ func TestParseRefuses(t *testing.T) {
 		"an unknown log level":       {[]string{"--log-level=loud"}, "loud"},
 		"an argument":                {[]string{"now"}, `unexpected argument "now"`},
 		"an unknown flag":            {[]string{"--drain"}, "drain"},
+		"an unknown mode":            {[]string{"--default-mode=Off"}, `--default-mode: "Off": want Enforce, Observe or Paused`},
 		"no namespace":               {[]string{"--namespace="}, "--namespace is empty"},
 		"port 0 of the webhook":      {[]string{"--webhook-bind-address=:0"}, "--webhook-bind-address"},
 		"unused metrics certificate": {[]string{"--metrics-cert-dir=/certs"}, "--metrics-cert-dir=/certs is not used without --metrics-secure"},

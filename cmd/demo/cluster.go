@@ -131,6 +131,9 @@ func (s *demoCluster) populate(ctx context.Context, printer *printer, d demo) er
 	if err := install.Install(ctx, s.Cluster); err != nil { // CRDs must exist before they are watched
 		return err
 	}
+	if err := install.Unlimit(ctx, s.Cluster); err != nil {
+		return err
+	}
 	if err := remediator.Install(ctx, s.Cluster); err != nil {
 		return err
 	}

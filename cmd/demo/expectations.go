@@ -13,6 +13,7 @@ import (
 	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
 	remediationv1alpha1 "github.com/resourcestack/autohealer/api/remediation/v1alpha1"
 	"github.com/resourcestack/autohealer/internal/ownership"
+	"github.com/resourcestack/autohealer/internal/triage"
 )
 
 // tainted expects a taint on these nodes and on no other.
@@ -202,18 +203,31 @@ func checkStatus(observed, healthy, treated int) expectation {
 	}
 }
 
-// gateClosed expects that the health check holds these nodes back because too many are
-// unhealthy.
-func gateClosed(nodes ...string) expectation {
+// waits expects that the health check holds these nodes back for a reason.
+func waits(reason triage.Code, nodes ...string) expectation {
 	return func(s *state) string {
 		check := s.checks[kubeletCheck]
 		if check == nil {
 			return "NodeHealthCheck " + kubeletCheck + " is missing"
 		}
 		for _, node := range nodes {
-			if !listsUnhealthy(check, remediationv1alpha1.UnhealthyNode{Name: node, Reason: "GateClosed"}) {
-				return fmt.Sprintf("NodeHealthCheck %s does not list %s with GateClosed", kubeletCheck, node)
+			if !listsUnhealthy(check, remediationv1alpha1.UnhealthyNode{Name: node, Reason: reason.String()}) {
+				return fmt.Sprintf("NodeHealthCheck %s does not list %s with %s", kubeletCheck, node, reason)
 			}
+		}
+		return ""
+	}
+}
+
+// railsSay expects a text in the reason of the Guardrails, and how many nodes are closed to new
+// pods.
+func railsSay(closed int32, words string) expectation {
+	return func(s *state) string {
+		if s.guardrails == nil {
+			return "the Guardrails are missing"
+		}
+		if is := railsSummary(s.guardrails); !strings.Contains(is, words) || s.guardrails.Status.Unschedulable != closed {
+			return fmt.Sprintf("the Guardrails have %q and %d closed nodes, want %q and %d", is, s.guardrails.Status.Unschedulable, words, closed)
 		}
 		return ""
 	}

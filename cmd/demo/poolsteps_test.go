@@ -58,7 +58,7 @@ func TestDemoRunsAllPoolStepsAndStaysInteractive(t *testing.T) {
 		`{"conditionStatus":"True","conditionType":"ReadonlyFilesystem","toleration":"6s"}`,
 		"NodeRepairPending: ReadonlyFilesystem=True", "by spec.repair of NodePool shop: the node is repaired at",
 		"is being deleted, its pods have no time left", "NodeRepair: Deleting NodeClaim shop-", "2 left shop-", "shop 6/6 6 6", "Warning NodeRepair NodePool/shop",
-		"batch-nodes batch 1 0 0 0 True", "NodeReadyTimeoutRecovery: Node failed to become ready within 10s, triggering recovery", "2 started on batch-",
+		"batch-nodes batch Enforce 1 0 0 0 True", "NodeReadyTimeoutRecovery: Node failed to become ready within 10s, triggering recovery", "2 started on batch-",
 		"Warning NodeReadyTimeoutRecovery RepairPolicy/batch-nodes",
 		"NodePoolHeld: NodePool render is held: 3 nodes in a row have not become ready",
 		"NodeRepairBlocked: readyTimeout of NodePool render: Ready=False", "8 started on render-",

@@ -29,7 +29,8 @@ type state struct {
 	remediations map[types.UID]*metav1.PartialObjectMetadata
 	policies     map[string]*v1alpha1.RepairPolicy
 	claims       map[string]*karpenter.NodeClaim
-	events       map[eventKey]int // number of Events
+	guardrails   *v1alpha1.Guardrails // nil if there are none
+	events       map[eventKey]int     // number of Events
 
 	maxTainted       map[string]int // most nodes at once with the NoExecute taint, by set
 	remediationCount int            // since the start
@@ -281,6 +282,15 @@ func setSummary(set *v1alpha1.ConditionSet) string {
 		text += fmt.Sprintf(", %d held back", status.HeldBack)
 	}
 	return text
+}
+
+// railsSummary describes the status of the Guardrails.
+func railsSummary(rails *v1alpha1.Guardrails) string {
+	ready := meta.FindStatusCondition(rails.Status.Conditions, v1alpha1.Ready)
+	if ready == nil {
+		return ""
+	}
+	return fmt.Sprintf("%s: %s", rails.Status.Mode, ready.Message)
 }
 
 // countsChanged reports whether the counts of a set changed. An additional or deleted node

@@ -17,6 +17,7 @@ import (
 	remediationv1alpha1 "github.com/resourcestack/autohealer/api/remediation/v1alpha1"
 	"github.com/resourcestack/autohealer/internal/ownership"
 	"github.com/resourcestack/autohealer/internal/remediation"
+	"github.com/resourcestack/autohealer/internal/triage"
 )
 
 func taintedNode(name string, taints ...corev1.Taint) *corev1.Node {
@@ -189,6 +190,7 @@ func TestEveryExpectationCanFail(t *testing.T) {
 			{Type: v1alpha1.HeldBack, Status: metav1.ConditionTrue, Message: "at most 1 may"},
 		},
 	}))
+	full.guardrails = &v1alpha1.Guardrails{Status: v1alpha1.GuardrailsStatus{Unschedulable: 2, Conditions: []metav1.Condition{{Type: v1alpha1.Ready, Message: "pace holds 1"}}}}
 	had := map[string][]types.UID{"worker-0002": {"pod"}}
 	full.nodes["worker-0001"].Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionUnknown}, {Type: "KernelDeadlock", Status: corev1.ConditionTrue}}
 	full.setRemediation(nil, remediationOf("worker-0001"))
@@ -239,7 +241,9 @@ func TestEveryExpectationCanFail(t *testing.T) {
 		"inRemediation":    inRemediation("worker-0001"),
 		"remediationTotal": remediationTotal(1),
 		"checkStatus":      checkStatus(3, 1, 1),
-		"gateClosed":       gateClosed("worker-0002"),
+		"waits":            waits(triage.GateClosed, "worker-0002"),
+		"railsSay":         railsSay(2, "holds 1"),
+		"closedNodes":      closedNodes(2),
 		"poolReady":        poolReady(shopPool, 1),
 		"poolUnready":      poolUnready(batchPool),
 		"nodesGone":        nodesGone("worker-0003"),

@@ -10,6 +10,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/resourcestack/autohealer/internal/triage"
 )
 
 // Names and taint keys of the policies.
@@ -44,6 +46,9 @@ func (s *demoCluster) steps() []step {
 		{"A kubelet dies. Ready becomes Unknown, the health check waits for its duration, and a remediator restarts the node.", s.silentKubelet},
 		{"Five kubelets die at once, and at most 2 nodes may be unhealthy. The controller starts no remediation.", s.silentKubelets},
 		{"Three kubelets come back by themselves. The other two are within the bound and get a remediation.", s.lastSilentKubelets},
+		{"A user sets the default Guardrails. A zone fails: a reboot of its nodes cannot help, so none starts.", s.failedZone},
+		{"A detector is wrong on every node. All policies together close 49% of the nodes and no more.", s.wrongDetector},
+		{"An operator pauses everything. Two nodes recover, and no other takes their place until the operator resumes.", s.pause},
 		{"kill -9 to the controller during a storm, which continues without a leader.", s.crash},
 		{"All nodes recover. No taint and no annotation of Autohealer is left.", s.clean},
 	})
@@ -269,7 +274,7 @@ func (s *demoCluster) silentKubelets(ctx context.Context) error {
 	if err := s.killKubelets(ctx, dead...); err != nil {
 		return err
 	}
-	if err := s.await(ctx, readyStatus(corev1.ConditionUnknown, dead...), gateClosed(dead...), remediationTotal(before),
+	if err := s.await(ctx, readyStatus(corev1.ConditionUnknown, dead...), waits(triage.GateClosed, dead...), remediationTotal(before),
 		eventSeen("DetectedUnhealthy", dead...), eventSeen("RemediationSkipped", kubeletCheck), checkStatus(workers+1, workers+1-len(dead), 0)); err != nil {
 		return err
 	}

@@ -64,6 +64,7 @@ func watchCluster(ctx context.Context, config *rest.Config, printer *printer, wi
 		follow(running, w, c, &remediationv1alpha1.NodeHealthCheckList{}, w.seeCheck),
 		follow(running, w, c, remediations(), w.seeRemediation),
 		follow(running, w, c, &v1alpha1.RepairPolicyList{}, w.seePolicy),
+		follow(running, w, c, &v1alpha1.GuardrailsList{}, w.seeGuardrails),
 		follow(running, w, c, &eventsv1.EventList{}, w.seeEvent),
 	}
 	if withKarpenter {
@@ -232,6 +233,13 @@ func (w *watcher) seePolicy(was, is *v1alpha1.RepairPolicy) {
 	}
 	if before, after := policySummary(was), policySummary(is); before != after {
 		w.printer.line(is.Name, "%s", after)
+	}
+}
+
+func (w *watcher) seeGuardrails(was, is *v1alpha1.Guardrails) {
+	w.state.guardrails = is
+	if was != nil && is != nil && railsSummary(was) != railsSummary(is) {
+		w.printer.line("guardrails", "%s", railsSummary(is))
 	}
 }
 

@@ -104,13 +104,13 @@ func nodes(n int32) string {
 
 // changed validates a set that is new or has a new spec.
 func (k *ConditionSets) changed(ctx context.Context, set, stored *v1alpha1.ConditionSet, onlyAsked bool) admission.Response {
-	known := set.Spec.DryRun && k.cfg.Nodes.Ready() || !set.Spec.DryRun && waitUntil(ctx, k.cfg.Nodes.Ready)
+	known := set.Spec.Observes() && k.cfg.Nodes.Ready() || !set.Spec.Observes() && waitUntil(ctx, k.cfg.Nodes.Ready)
 	verdict, err := k.verdict(ctx, validate.Case{Set: set, Before: inForce(stored), Stored: stored, PreviewOnly: onlyAsked}, known)
 	if err != nil {
 		return notReady(err.Error())
 	}
 	answer := responseOf(verdict)
-	if answer.Allowed && !known && !set.Spec.DryRun {
+	if answer.Allowed && !known && !set.Spec.Observes() {
 		return notReady("the controller has just started and does not know the nodes yet, so it cannot determine the impact of this set")
 	}
 	return answer
@@ -152,14 +152,14 @@ func (k *ConditionSets) verdict(ctx context.Context, input validate.Case, known 
 // inForce returns the version of a stored set that the controller applies, nil for none. Any
 // other set is validated like a new one, because it has no effect yet.
 func inForce(stored *v1alpha1.ConditionSet) *v1alpha1.ConditionSet {
-	if stored == nil || stored.Spec.DryRun {
+	if stored == nil || stored.Spec.Observes() {
 		return nil
 	}
 	accepted := meta.FindStatusCondition(stored.Status.Conditions, v1alpha1.Accepted)
 	if accepted != nil && accepted.Status == metav1.ConditionTrue && accepted.ObservedGeneration == stored.Generation {
 		return stored
 	}
-	if version := versionInForce(stored); version != stored && !version.Spec.DryRun {
+	if version := versionInForce(stored); version != stored && !version.Spec.Observes() {
 		return version
 	}
 	return nil

@@ -13,6 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/util/intstr"
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
 	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
@@ -69,7 +70,7 @@ func policy(changes ...func(*v1alpha1.RepairPolicy)) *v1alpha1.RepairPolicy {
 	p := &v1alpha1.RepairPolicy{
 		TypeMeta:   metav1.TypeMeta{APIVersion: v1alpha1.GroupVersion.String(), Kind: "RepairPolicy"},
 		ObjectMeta: metav1.ObjectMeta{Name: "policy"},
-		Spec:       v1alpha1.RepairPolicySpec{NodePool: "default", Repair: v1alpha1.RepairSpec{DefaultTolerationDuration: "30m"}},
+		Spec:       v1alpha1.RepairPolicySpec{NodePool: "default", Repair: v1alpha1.RepairSpec{DefaultTolerationDuration: "30m", UnhealthyThreshold: new(intstr.FromString("50%"))}},
 	}
 	for _, change := range changes {
 		change(p)
@@ -96,7 +97,7 @@ func pool(repair string) []byte {
 }
 
 const (
-	goodBlock = `{"defaultTolerationDuration": "30m", "policies": [{"conditionType": "Ready", "toleration": "45m"}]}`
+	goodBlock = `{"defaultTolerationDuration": "30m", "unhealthyThreshold": "50%", "policies": [{"conditionType": "Ready", "toleration": "45m"}]}`
 	badBlock  = `{"policies": [{"conditionType": "Ready", "toleration": "-45m"}]}`
 )
 

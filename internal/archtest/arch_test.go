@@ -45,7 +45,9 @@ var importRules = []importRule{
 		"the naive twin says what a rule means, so it shares no code with the core that it is compared with"},
 	{"internal/policykind", outside("internal/triage", "internal/policykind"),
 		"readers of stored records and compilers of policies share these names, so the package brings nothing else"},
-	{"internal/dialect", outside("internal/triage", "internal/policykind", "internal/taintkey", "internal/dialect"),
+	{"internal/schedule", outside("internal/schedule", "github.com/robfig/cron"),
+		"a schedule is computed without side effects"},
+	{"internal/dialect", outside("internal/triage", "internal/policykind", "internal/taintkey", "internal/dialect", "internal/schedule", "github.com/robfig/cron"),
 		"a dialect compiles a policy into a rule, without side effects"},
 	{"problem", outside("problem"),
 		"third-party daemons import problem, so it must not bring them our dependencies"},
@@ -241,16 +243,16 @@ func TestOnlySubprocessStartsProgramsInTheAgent(t *testing.T) {
 
 // The parser of schedules has no maintainer, so one package catches its panics. The checker
 // of recorded writes uses the parser, too, and shares no code with that package.
-func TestOnlyBudgetParsesSchedules(t *testing.T) {
+func TestOnePackageParsesSchedules(t *testing.T) {
 	const parser = "github.com/robfig/cron/v3"
 	users := 0
 	for _, p := range packages(t) {
 		switch {
 		case !slices.Contains(p.Imports, parser):
-		case p.path() == "internal/budget", p.path() == "internal/history":
+		case p.path() == "internal/schedule", p.path() == "internal/history":
 			users++
 		default:
-			t.Errorf("%s imports %s: have internal/budget read the schedule (docs/design/2026-11-16-cron.md)", p.path(), parser)
+			t.Errorf("%s imports %s: have internal/schedule read the schedule (docs/design/2026-11-16-cron.md)", p.path(), parser)
 		}
 	}
 	testkit.Check(t, users != 0, "no package imports %s: remove this test", parser)

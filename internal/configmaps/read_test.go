@@ -113,6 +113,8 @@ conditionSets:
     - ConditionType: Quiet
       conditionStatus: unknown
       evenSilent: true
+  windows:
+  - {schedule: 0 22 * * 1-5, timeZone: Europe/Berlin, duration: 4h}
 - {type: Second, effect: PreferNoSchedule, taintKey: example.com/second, maxUnhealthy: 3,
    conditions: [{ConditionType: Quiet, conditionStatus: true}]}
 `
@@ -126,6 +128,7 @@ func TestReadTakesEveryFieldOfAConditionSet(t *testing.T) {
 		"policies/b.yaml/Full": {
 			Type: "Full", Effect: "NoSchedule", TaintKey: "example.com/full", DryRun: true,
 			MaxUnhealthy: new(intstr.FromString("30%")),
+			Windows:      []v1alpha1.Window{{Schedule: "0 22 * * 1-5", TimeZone: "Europe/Berlin", Duration: "4h"}},
 			Selector: &metav1.LabelSelector{
 				MatchLabels: map[string]string{"pool": "workers"},
 				MatchExpressions: []metav1.LabelSelectorRequirement{
@@ -148,7 +151,7 @@ func TestReadTakesEveryFieldOfAConditionSet(t *testing.T) {
 		"spec.selector": 10, "spec.selector.matchLabels": 10, "spec.conditions": 17,
 		"spec.conditions[example.com/Dotted.Type]": 17, "spec.conditions[example.com/Dotted.Type].status": 18,
 		"spec.conditions.example.com/Dotted.Type.status": 18, "spec.conditions.example.com/Dotted.Type.duration": 19,
-		"spec.conditions[Quiet].status": 21, "spec.conditions.Quiet.evenSilent": 22, "spec.conditions[Quiet].duration": 20, "spec.conditions[None]": 17,
+		"spec.conditions[Quiet].status": 21, "spec.conditions.Quiet.evenSilent": 22, "spec.conditions[Quiet].duration": 20, "spec.conditions[None]": 17, "spec.windows[0].schedule": 24,
 	} {
 		if key, at := set.Where(field); key != "b.yaml" || at != line {
 			t.Errorf("%q is at line %d of %s, want %d of b.yaml", field, at, key, line)
@@ -193,11 +196,11 @@ func TestReadSaysWhichLineIsWrong(t *testing.T) {
 		want string
 	}{
 		"an unknown field of the file":    {replaced("conditionSets:", "version: 2\nconditionSets:"), `line 3: a file of sets has no field "version"; there are conditionSets, type`},
-		"an unknown field of a set":       {replaced("taintKey:", "taintkey:"), `line 6: a set has no field "taintkey"; there are conditions, dryRun, effect, maxUnhealthy, selector, taintKey, type; key sets.yaml, line 4: taintKey is missing in a set`},
+		"an unknown field of a set":       {replaced("taintKey:", "taintkey:"), `line 6: a set has no field "taintkey"; there are conditions, dryRun, effect, maxUnhealthy, mode, selector, taintKey, type, windows; key sets.yaml, line 4: taintKey is missing in a set`},
 		"an unknown field of a condition": {replaced("conditionStatus: \"FALSE\"", "status: true"), `line 18: a condition has no field "status"; there are ConditionType, conditionStatus, duration, evenSilent; key sets.yaml, line 17: conditionStatus is missing in a condition`},
 		"a field twice":                   {replaced("  dryRun: true", "  effect: NoExecute"), `line 8: "effect" stands here a second time, after line 5`},
 		"a condition twice":               {replaced("ConditionType: Quiet", "ConditionType: example.com/Dotted.Type"), `line 20: the condition "example.com/Dotted.Type" is named at line 17 already; all conditions must stand at once`},
-		"a set twice":                     {replaced("type: Second", "type: Full"), `line 23: there is a set of the type "Full" already, at line 4`},
+		"a set twice":                     {replaced("type: Second", "type: Full"), `line 25: there is a set of the type "Full" already, at line 4`},
 		"a status that is none":           {replaced(`"FALSE"`, "broken"), `line 18: conditionStatus is "broken", want true, false or Unknown`},
 		"a word that is no status":        {replaced(`"FALSE"`, "maybe"), `line 18: conditionStatus is "maybe", want true, false or Unknown`},
 		"a status that is a list":         {replaced(`"FALSE"`, "[true]"), `line 18: conditionStatus is a list of 1, want`},
@@ -236,7 +239,7 @@ func TestReadSaysWhichLineIsWrong(t *testing.T) {
 		"a colon missing":                 {replaced("effect: NoSchedule", "effect NoSchedule"), `this is not YAML`},
 		"a quote that is not closed":      {replaced(`"FALSE"`, `"FALSE`), `line 18: this is not YAML`},
 		"a bracket that is not closed":    {replaced(`[a, b, ""]}`, `[a, b, ""`), `line 13: this is not YAML`},
-		"a line that was cut":             {plain(full[:len(full)-20]), `line 23: this is not YAML`},
+		"a line that was cut":             {plain(full[:len(full)-20]), `line 25: this is not YAML`},
 		"no UTF-8":                        {replaced("workers", "work\xffers"), `line 11: this is not YAML`},
 		"a control character":             {replaced("workers", "work\x01ers"), `line 11: this is not YAML: control characters are not allowed`},
 		"broken JSON":                     {plain(`{"type": "ConditionSets", "conditionSets": [}`), `line 1: this is not YAML`},

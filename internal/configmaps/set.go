@@ -87,6 +87,8 @@ func (r *reader) set(n *yaml.Node) Set {
 		"selector":     at("selector", func(n *yaml.Node) { spec.Selector = r.selector(n) }),
 		"maxUnhealthy": at("maxUnhealthy", func(n *yaml.Node) { spec.MaxUnhealthy = r.limit(n) }),
 		"dryRun":       at("dryRun", func(n *yaml.Node) { spec.DryRun = r.boolean(n, "dryRun") }),
+		"windows":      at("windows", func(n *yaml.Node) { spec.Windows = r.windows(n) }),
+		"mode":         at("mode", func(n *yaml.Node) { spec.Mode = v1alpha1.PolicyMode(r.text(n, "mode", "Enforce or Observe")) }),
 	}, "type", "effect", "taintKey", "conditions")
 	set.Name = name(r.from.Name, r.key, spec.Type)
 	return set
@@ -169,6 +171,19 @@ func (r *reader) limit(n *yaml.Node) *intstr.IntOrString {
 	}
 	r.refuse(n.Line, "maxUnhealthy is %s, want a number of nodes like 3, or a percentage like 49%%", describe(n))
 	return nil
+}
+
+func (r *reader) windows(n *yaml.Node) (windows []v1alpha1.Window) {
+	for _, item := range r.list(n, "windows") {
+		var w v1alpha1.Window
+		r.fields(item, "a window", map[string]func(*yaml.Node){
+			"schedule": func(n *yaml.Node) { w.Schedule = r.text(n, "schedule", "a cron schedule such as 0 22 * * 1-5") },
+			"timeZone": func(n *yaml.Node) { w.TimeZone = r.text(n, "timeZone", "a time zone such as Europe/Berlin") },
+			"duration": func(n *yaml.Node) { w.Duration = r.duration(n) },
+		}, "schedule", "duration")
+		windows = append(windows, w)
+	}
+	return windows
 }
 
 func (r *reader) selector(n *yaml.Node) *metav1.LabelSelector {

@@ -16,6 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/resourcestack/autohealer/internal/agentlease"
+	"github.com/resourcestack/autohealer/internal/dialect"
 	"github.com/resourcestack/autohealer/internal/engine"
 	"github.com/resourcestack/autohealer/internal/nodefacts"
 	"github.com/resourcestack/autohealer/internal/policy/conditionset"
@@ -44,6 +45,8 @@ type Config struct {
 	Namespace string
 	// Identity names this process. It must be unique for every process.
 	Identity string
+	// DefaultRails apply while there is no Guardrails object.
+	DefaultRails dialect.Rails
 	// Repairs configures the replacement of nodes.
 	Repairs repair.Config
 	// NodeFacts receives every node from now on. It may be nil.
@@ -58,7 +61,7 @@ type Config struct {
 func (c Config) Validate() error {
 	return required.Fields{
 		"Client": c.Client == nil, "Nodes": c.Nodes == nil, "Agents": c.Agents == nil, "AgentNamespace": c.AgentNamespace == "", "Namespace": c.Namespace == "",
-		"Identity": c.Identity == "", "Event": c.Event == nil, "Metrics": c.Metrics == nil, "Logger": c.Logger == nil,
+		"Identity": c.Identity == "", "DefaultRails": c.DefaultRails.Mode == "", "Event": c.Event == nil, "Metrics": c.Metrics == nil, "Logger": c.Logger == nil,
 	}.Check()
 }
 
@@ -143,7 +146,7 @@ func (c *Controller) addParts(e *engine.Engine) error {
 	claims.Serve(repairs)
 	remediations.Serve(checks, repairs)
 
-	rails := guardrails.New(e, guardrails.NewInbox(api, signal), c.cfg.Metrics.Guardrails)
+	rails := guardrails.New(e, guardrails.NewInbox(api, signal), c.cfg.DefaultRails, c.cfg.Metrics.Guardrails)
 	e.AddPolicies(rails, checks, repairs, sets)
 	e.AddTreatments(claims, remediations)
 	e.SetNodeWriter(taints)

@@ -27,6 +27,8 @@ type ConditionSet struct {
 	DryRun bool
 	// Hold, if not empty, is the reason why nothing new may begin.
 	Hold string
+	// Windows are when NoExecute taints may be placed; none means at any time.
+	Windows []Window
 }
 
 // DefaultMaxUnhealthy is the default limit: less than half.
@@ -92,5 +94,6 @@ func (s ConditionSet) Rule() (triage.Rule, error) {
 		Response: triage.Response{Taint: taint},
 		Hold:     s.Hold,
 		DryRun:   s.DryRun,
+		Window:   f.windows("spec.windows", s.Windows),
 	})
 }

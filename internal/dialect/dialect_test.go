@@ -425,24 +425,41 @@ func TestRepair(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			test.repair.Name = "default"
 			check(t, test.repair, triage.Rule{
-				ID:       triage.RuleID{Kind: policykind.Repair, Name: "default"},
-				When:     triage.When{Signals: test.want},
-				Bound:    triage.Bound{Cap: &triage.Limit{Number: 20, Percent: true}},
+				ID:   triage.RuleID{Kind: policykind.Repair, Name: "default"},
+				When: triage.When{Signals: test.want},
+				Bound: triage.Bound{
+					Gate: &triage.Limit{Number: 20, Percent: true, RoundUp: true, Few: 5, FewNumber: 49}, GateName: "unhealthyThreshold",
+					Cap: &triage.Limit{Number: 20, Percent: true},
+				},
 				Response: triage.Response{Ladder: []triage.Step{{Action: triage.Terminate}}},
 			})
 		})
 	}
-	t.Run("keeps selector, limit, pool and hold", func(t *testing.T) {
-		pool := selector(t, "karpenter.sh/nodepool=default")
-		check(t, dialect.Repair{Name: "default", Selector: pool, Statements: provider[:1], MaxUnhealthy: "2", Pool: "NodePool/default", Hold: "paused by anna"}, triage.Rule{
-			ID:       triage.RuleID{Kind: policykind.Repair, Name: "default"},
-			Selector: pool,
-			When:     triage.When{Signals: []signal{{Condition: "Ready", Status: triage.False, For: 20 * time.Minute}}},
-			Bound:    triage.Bound{Cap: &triage.Limit{Number: 2}, Pool: "NodePool/default"},
-			Response: triage.Response{Ladder: []triage.Step{{Action: triage.Terminate}}},
-			Hold:     "paused by anna",
+	for name, test := range map[string]struct {
+		threshold   string
+		concurrency dialect.Concurrency
+		gate, limit triage.Limit
+	}{
+		"numbers":             {"3", dialect.Concurrency{MaxConcurrent: "2"}, triage.Limit{Number: 3}, triage.Limit{Number: 2}},
+		"percentages":         {"50%", dialect.Concurrency{MaxConcurrent: "30%"}, triage.Limit{Number: 50, Percent: true, RoundUp: true}, triage.Limit{Number: 30, Percent: true}},
+		"the written default": {"20%", dialect.Concurrency{MaxConcurrent: "20%"}, triage.Limit{Number: 20, Percent: true, RoundUp: true}, triage.Limit{Number: 20, Percent: true}},
+		"the old name":        {"0", dialect.Concurrency{MaxUnhealthy: "2"}, triage.Limit{}, triage.Limit{Number: 2}},
+	} {
+		t.Run("keeps selector, bounds, pool and hold, with "+name, func(t *testing.T) {
+			pool := selector(t, "karpenter.sh/nodepool=default")
+			check(t, dialect.Repair{
+				Name: "default", Selector: pool, Statements: provider[:1], UnhealthyThreshold: test.threshold, Concurrency: test.concurrency,
+				Pool: "NodePool/default", Hold: "paused by anna",
+			}, triage.Rule{
+				ID:       triage.RuleID{Kind: policykind.Repair, Name: "default"},
+				Selector: pool,
+				When:     triage.When{Signals: []signal{{Condition: "Ready", Status: triage.False, For: 20 * time.Minute}}},
+				Bound:    triage.Bound{Gate: &test.gate, GateName: "unhealthyThreshold", Cap: &test.limit, Pool: "NodePool/default"},
+				Response: triage.Response{Ladder: []triage.Step{{Action: triage.Terminate}}},
+				Hold:     "paused by anna",
+			})
 		})
-	})
+	}
 }
 
 func TestRepairRefuses(t *testing.T) {
@@ -480,7 +497,10 @@ func TestRepairRefuses(t *testing.T) {
 		}), "repair.policies[1].conditionType", "Ready", "already"},
 		{"an invalid default", with(func(r *dialect.Repair) { r.DefaultToleration = "long" }), "repair.defaultTolerationDuration", "long", "want a duration"},
 		{"a negative default", with(func(r *dialect.Repair) { r.DefaultToleration = "-30m" }), "repair.defaultTolerationDuration", "-30m", "negative"},
-		{"an invalid limit", with(func(r *dialect.Repair) { r.MaxUnhealthy = "few" }), "repair.maxUnhealthy", "few", "want a number"},
+		{"an invalid limit", with(func(r *dialect.Repair) { r.MaxConcurrent = "few" }), "repair.maxConcurrent", "few", "want a number"},
+		{"an invalid limit with its old name", with(func(r *dialect.Repair) { r.MaxUnhealthy = "few" }), "repair.maxUnhealthy", "few", "want a number"},
+		{"a limit with both names", with(func(r *dialect.Repair) { r.MaxUnhealthy, r.MaxConcurrent = "2", "2" }), "repair.maxUnhealthy", "2", "old name of maxConcurrent"},
+		{"an invalid threshold", with(func(r *dialect.Repair) { r.UnhealthyThreshold = "101%" }), "repair.unhealthyThreshold", "101%", "more than 100%"},
 		{"a statement without a type", with(func(r *dialect.Repair) { r.Statements[1].Type = "" }), "statements[1].type", "", "condition type"},
 		{"a statement without a status", with(func(r *dialect.Repair) { r.Statements[1].Status = "" }), "statements[1].status", "", "True, False or Unknown"},
 		{"a duplicate statement", with(func(r *dialect.Repair) { r.Statements[1] = r.Statements[0] }), "statements[1].type", "Ready", "Ready=False is stated already"},
@@ -509,7 +529,7 @@ func TestReadyTimeout(t *testing.T) {
 		})
 	})
 	t.Run("keeps every field", func(t *testing.T) {
-		check(t, dialect.ReadyTimeout{Name: "default", Selector: managed, Timeout: "25m", MaxUnhealthy: "1", Pool: "NodePool/default", Hold: "bad image"}, triage.Rule{
+		check(t, dialect.ReadyTimeout{Name: "default", Selector: managed, Timeout: "25m", Concurrency: dialect.Concurrency{MaxConcurrent: "1"}, Pool: "NodePool/default", Hold: "bad image"}, triage.Rule{
 			ID: id, Selector: managed, When: notReadyFor(25 * time.Minute), Response: terminate,
 			Bound: triage.Bound{Cap: &triage.Limit{Number: 1}, Pool: "NodePool/default"}, Hold: "bad image",
 		})
@@ -522,6 +542,6 @@ func TestReadyTimeoutRefuses(t *testing.T) {
 		{"an invalid timeout", dialect.ReadyTimeout{Name: "x", Timeout: "ten"}, "repair.readyTimeout", "ten", "want a duration"},
 		{"a negative timeout", dialect.ReadyTimeout{Name: "x", Timeout: "-10m"}, "repair.readyTimeout", "-10m", "negative"},
 		{"a timeout of zero", dialect.ReadyTimeout{Name: "x", Timeout: "0s"}, "repair.readyTimeout", "0s", "some time"},
-		{"an invalid limit", dialect.ReadyTimeout{Name: "x", MaxUnhealthy: "few"}, "repair.maxUnhealthy", "few", "want a number"},
+		{"an invalid limit", dialect.ReadyTimeout{Name: "x", Concurrency: dialect.Concurrency{MaxConcurrent: "few"}}, "repair.maxConcurrent", "few", "want a number"},
 	})
 }

@@ -4,5 +4,6 @@
 //
 // A compiled rule is valid and has all defaults. The error for an invalid policy is a
 // *[triage.FieldError] with the path of the field, as the user spells it, and its value. All
-// fields are text: the caller reads objects, files and environment variables.
+// fields are text: the caller reads objects, files and environment variables. The names of time
+// zones come from the system, or from package time/tzdata if the program contains it.
 package dialect

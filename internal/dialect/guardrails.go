@@ -81,20 +81,9 @@ const GuardrailsName = "cluster"
 type Rails struct {
 	Mode string
 	// Core is the part that the core applies.
-	Core triage.Rails
-	// CorrelatedFailure is nil if this rail is switched off.
-	CorrelatedFailure *FailureRail
-	MaxAttempts       AttemptRail
-	Respect           Respect
-}
-
-// FailureRail is the compiled form of [CorrelatedFailure].
-type FailureRail struct {
-	Threshold   triage.Limit // more nodes than this
-	MinNodes    int          // and at least as many as this
-	Window      time.Duration
-	Keys        []string
-	LongestHold time.Duration // 0 means no limit
+	Core        triage.Rails
+	MaxAttempts AttemptRail
+	Respect     Respect
 }
 
 // AttemptRail is the compiled form of [MaxAttempts].
@@ -114,12 +103,13 @@ const (
 	maxAttempts  = 1000
 
 	zoneLabel = "topology.kubernetes.io/zone"
+	imageKey  = "image" // not a label
 )
 
 // defaultFailureKeys have a node pool for each provider that labels its nodes.
 var defaultFailureKeys = []string{
 	zoneLabel, "karpenter.sh/nodepool", "eks.amazonaws.com/nodegroup", "cloud.google.com/gke-nodepool", "kubernetes.azure.com/agentpool",
-	"node.kubernetes.io/instance-type", "image",
+	"node.kubernetes.io/instance-type", imageKey,
 }
 
 // DefaultRails returns the compiled defaults for a cluster without Guardrails, with the mode
@@ -152,15 +142,16 @@ func (g Guardrails) Rails() (Rails, error) {
 			Unschedulable: f.limit("spec.maxUnschedulable", orDefault(g.MaxUnschedulable, DefaultMaxUnhealthy)),
 			Pace:          g.Pace.compile(&f),
 			Topology:      g.topology(&f),
-			KeepLast:      true,
+
+			CorrelatedFailure: g.CorrelatedFailure.compile(&f),
 		},
-		CorrelatedFailure: g.CorrelatedFailure.compile(&f),
-		MaxAttempts:       g.MaxAttempts.compile(&f),
-		Respect:           RespectAll(),
+		MaxAttempts: g.MaxAttempts.compile(&f),
+		Respect:     RespectAll(),
 	}
 	if g.Respect != nil {
 		rails.Respect = *g.Respect
 	}
+	rails.Core.KeepLast = *rails.Core.InTreatment != allNodes || *rails.Core.Unschedulable != allNodes
 	if f.err != nil {
 		return Rails{}, f.err
 	}
@@ -197,6 +188,10 @@ func (g Guardrails) hold(f *fields, mode string) map[triage.Stage]string {
 	return hold
 }
 
+// allNodes is a limit of 100%, which limits nothing.
+var allNodes = triage.Limit{Number: 100, Percent: true}
+
+// compile returns nil if the pace is not limited.
 func (p Pace) compile(f *fields) *triage.Pace {
 	limit := f.limit("spec.pace.max", orDefault(p.Max, defaultPace))
 	atLeast := defaultAtLeast
@@ -206,10 +201,11 @@ func (p Pace) compile(f *fields) *triage.Pace {
 	if !limit.Percent || limit.Number == 0 {
 		atLeast = 0 // it must not raise a number that the user has chosen
 	}
-	return &triage.Pace{
-		Limit: *limit, AtLeast: atLeast,
-		Period: f.durationWithin("spec.pace.period", orDefault(p.Period, "1m"), "1s", "24h"),
+	period := f.durationWithin("spec.pace.period", orDefault(p.Period, "1m"), "1s", "24h")
+	if *limit == allNodes {
+		return nil
 	}
+	return &triage.Pace{Limit: *limit, AtLeast: atLeast, Period: period}
 }
 
 func (g Guardrails) topology(f *fields) []triage.Share {
@@ -229,31 +225,37 @@ func (g Guardrails) topology(f *fields) []triage.Share {
 	return shares
 }
 
-func (c CorrelatedFailure) compile(f *fields) *FailureRail {
+// compile returns nil if the rail is switched off.
+func (c CorrelatedFailure) compile(f *fields) *triage.CorrelatedFailure {
 	const path = "spec.correlatedFailure."
-	rail := &FailureRail{
+	rail := &triage.CorrelatedFailure{
 		Threshold: *f.limit(path+"threshold", orDefault(c.Threshold, defaultThreshold)),
 		MinNodes:  defaultMinNodes,
 		Window:    f.durationWithin(path+"window", orDefault(c.Window, "5m"), "1s", "24h"),
-		Keys:      slices.Clone(c.Keys),
 	}
 	if c.MinNodes != 0 {
 		rail.MinNodes = f.number(path+"minNodes", c.MinNodes, 1, maxRailNodes, "nodes")
 	}
-	if c.Keys == nil {
-		rail.Keys = slices.Clone(defaultFailureKeys)
+	keys := c.Keys
+	if keys == nil {
+		keys = defaultFailureKeys
 	}
-	for i, key := range rail.Keys {
+	for i, key := range keys {
 		at := fmt.Sprintf("%skeys[%d]", path, i)
 		f.labelKey(at, key)
-		if slices.Contains(rail.Keys[:i], key) {
+		if slices.Contains(keys[:i], key) {
 			f.fail(at, key, "named twice; want each key once")
+		}
+		if key == imageKey {
+			rail.Image = true
+		} else {
+			rail.Labels = append(rail.Labels, key)
 		}
 	}
 	if c.LongestHold != "" {
 		rail.LongestHold = f.durationWithin(path+"longestHold", c.LongestHold, "1m", "720h")
 	}
-	if len(rail.Keys) == 0 || rail.Threshold.Percent && rail.Threshold.Number == 100 {
+	if len(keys) == 0 || rail.Threshold.Percent && rail.Threshold.Number == 100 {
 		return nil // more than 100% is impossible
 	}
 	return rail

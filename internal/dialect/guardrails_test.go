@@ -23,12 +23,13 @@ func defaultRails(change func(*dialect.Rails)) dialect.Rails {
 			Pace:          &triage.Pace{Limit: triage.Limit{Number: 10, Percent: true}, AtLeast: 2, Period: time.Minute},
 			Topology:      []triage.Share{{Label: "topology.kubernetes.io/zone", Limit: triage.Limit{Number: 49, Percent: true}}},
 			KeepLast:      true,
-		},
-		CorrelatedFailure: &dialect.FailureRail{
-			Threshold: triage.Limit{Number: 50, Percent: true}, MinNodes: 3, Window: 5 * time.Minute,
-			Keys: []string{
-				"topology.kubernetes.io/zone", "karpenter.sh/nodepool", "eks.amazonaws.com/nodegroup", "cloud.google.com/gke-nodepool", "kubernetes.azure.com/agentpool",
-				"node.kubernetes.io/instance-type", "image",
+			CorrelatedFailure: &triage.CorrelatedFailure{
+				Threshold: triage.Limit{Number: 50, Percent: true}, MinNodes: 3, Window: 5 * time.Minute,
+				Labels: []string{
+					"topology.kubernetes.io/zone", "karpenter.sh/nodepool", "eks.amazonaws.com/nodegroup", "cloud.google.com/gke-nodepool", "kubernetes.azure.com/agentpool",
+					"node.kubernetes.io/instance-type",
+				},
+				Image: true,
 			},
 		},
 		MaxAttempts: dialect.AttemptRail{Limit: 3, Window: 24 * time.Hour},
@@ -78,7 +79,7 @@ func TestGuardrails(t *testing.T) {
 			r.Core.InTreatment, r.Core.Unschedulable = &triage.Limit{Number: 3}, &triage.Limit{Number: 20, Percent: true}
 			r.Core.Pace = &triage.Pace{Limit: triage.Limit{Number: 25, Percent: true}, AtLeast: 1, Period: 90 * time.Minute}
 			r.Core.Topology = []triage.Share{{Label: "rack", Limit: triage.Limit{Number: 49, Percent: true}}, {Label: "example.com/Row", Limit: triage.Limit{Number: 1}}}
-			r.CorrelatedFailure = &dialect.FailureRail{Threshold: triage.Limit{Number: 4}, MinNodes: 5, Window: 10 * time.Minute, Keys: []string{"image"}, LongestHold: 2 * time.Hour}
+			r.Core.CorrelatedFailure = &triage.CorrelatedFailure{Threshold: triage.Limit{Number: 4}, MinNodes: 5, Window: 10 * time.Minute, Image: true, LongestHold: 2 * time.Hour}
 			r.MaxAttempts = dialect.AttemptRail{Limit: 1, Window: 12 * time.Hour}
 			r.Respect = dialect.Respect{Karpenter: true}
 		}},
@@ -88,14 +89,18 @@ func TestGuardrails(t *testing.T) {
 		{"does not raise a pace of nothing", dialect.Guardrails{Pace: dialect.Pace{Max: "0%", AtLeast: new(5)}}, func(r *dialect.Rails) {
 			r.Core.Pace = &triage.Pace{Limit: triage.Limit{Percent: true}, Period: time.Minute}
 		}},
+		{"protects the last node unless both limits are 100%", dialect.Guardrails{MaxInTreatment: "100%", MaxUnschedulable: "100%"}, func(r *dialect.Rails) {
+			r.Core.InTreatment, r.Core.Unschedulable, r.Core.KeepLast = &triage.Limit{Number: 100, Percent: true}, &triage.Limit{Number: 100, Percent: true}, false
+		}},
+		{"has no pace of 100%", dialect.Guardrails{Pace: dialect.Pace{Max: "100%"}}, func(r *dialect.Rails) { r.Core.Pace = nil }},
 		{"has no limit for an empty topology", dialect.Guardrails{Topology: []dialect.TopologyLimit{}}, func(r *dialect.Rails) {
 			r.Core.Topology = []triage.Share{}
 		}},
 		{"switches the rail without keys off", dialect.Guardrails{CorrelatedFailure: dialect.CorrelatedFailure{Keys: []string{}}}, func(r *dialect.Rails) {
-			r.CorrelatedFailure = nil
+			r.Core.CorrelatedFailure = nil
 		}},
 		{"switches the rail that cannot be exceeded off", dialect.Guardrails{CorrelatedFailure: dialect.CorrelatedFailure{Threshold: "100%"}}, func(r *dialect.Rails) {
-			r.CorrelatedFailure = nil
+			r.Core.CorrelatedFailure = nil
 		}},
 	} {
 		t.Run(test.name, func(t *testing.T) {

@@ -34,6 +34,10 @@ type NodeHealthCheck struct {
 	HealthyDelay string
 	// Hold, if not empty, is the reason why nothing new may begin.
 	Hold string
+	// Windows are when remediations may begin; none means at any time. WindowsPath is where the user
+	// writes them.
+	Windows     []Window
+	WindowsPath string
 }
 
 // UnhealthyCondition is a condition of an unhealthy node.
@@ -49,6 +53,8 @@ type RemediationStep struct {
 	// Timeout is how long the remediation may take before the next step begins, at least a
 	// minute. Empty means no timeout.
 	Timeout string
+	// Urgent lets the remediation begin outside the windows.
+	Urgent bool
 }
 
 // Rule compiles the health check.
@@ -92,6 +98,7 @@ func (c NodeHealthCheck) Rule() (triage.Rule, error) {
 		Response: triage.Response{Ladder: ladder},
 		Recovery: recovery,
 		Hold:     c.Hold,
+		Window:   f.windows(c.WindowsPath, c.Windows),
 	})
 }
 
@@ -140,6 +147,7 @@ func (c NodeHealthCheck) ladder(f *fields) []triage.Step {
 			Action:  triage.Remediate,
 			Ref:     f.text(template, s.Template, "want the name of a template"),
 			Timeout: f.duration(path+"timeout", orDefault(s.Timeout, "0s")),
+			Urgent:  s.Urgent,
 		}
 		if s.Timeout != "" && step.Timeout < minTimeout {
 			f.fail(path+"timeout", s.Timeout, "want at least a minute, such as 1m or 10m")

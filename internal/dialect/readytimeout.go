@@ -6,20 +6,22 @@ import (
 )
 
 // ReadyTimeout replaces nodes that do not become ready in time after their creation. It
-// ignores nodes that were ready for work at some time.
+// ignores nodes that were ready for work at some time. It has no threshold of unhealthy nodes:
+// a new node counts as unhealthy until it is ready, so every scale-up would exceed it. A pool
+// whose new nodes all fail is held by the caller instead.
 type ReadyTimeout struct {
 	Name     string
 	Selector triage.Selector
 
 	// Timeout is counted from the creation of the node; empty means 10m.
 	Timeout string
-	// MaxUnhealthy limits how many selected nodes may be under replacement at the same time.
-	// Empty means 20%. A percentage is rounded down, but to at least one.
-	MaxUnhealthy string
+	Concurrency
 	// Pool names the rules that share the limit; empty means none.
 	Pool string
 	// Hold, if not empty, is the reason why nothing new may begin.
 	Hold string
+	// Windows are when replacements may begin; none means at any time.
+	Windows []Window
 }
 
 // Rule compiles the timeout.
@@ -39,13 +41,13 @@ func (r ReadyTimeout) Rule() (triage.Rule, error) {
 	when.Signals = append(when.Signals, triage.Signal{
 		Condition: triage.StartupTaints, Status: triage.True, For: timeout, FromCreation: true,
 	})
-	limit := f.limit("repair.maxUnhealthy", orDefault(r.MaxUnhealthy, "20%"))
 	return f.rule(triage.Rule{
 		ID:       triage.RuleID{Kind: policykind.ReadyTimeout, Name: f.text("metadata.name", r.Name, "a ready timeout needs a name")},
 		Selector: r.Selector,
 		When:     when,
-		Bound:    triage.Bound{Cap: limit, Pool: r.Pool},
+		Bound:    triage.Bound{Cap: r.limit(&f), Pool: r.Pool},
 		Response: triage.Response{Ladder: []triage.Step{{Action: triage.Terminate}}},
 		Hold:     r.Hold,
+		Window:   f.windows("repair.windows", r.Windows),
 	})
 }

@@ -26,13 +26,54 @@ type Repair struct {
 	// toleration that the provider recommends, Never that they are not repaired.
 	DefaultToleration string
 
-	// MaxUnhealthy limits how many selected nodes may be in repair at the same time. Empty
-	// means 20%. A percentage is rounded down, but to at least one.
-	MaxUnhealthy string
+	// UnhealthyThreshold is how many selected nodes may be unhealthy, in repair or not replaced
+	// yet. Above it no new repair begins. Empty means 20%, or 49% of at most 5 nodes, because
+	// 20% of so few nodes is a single node. A percentage is rounded up.
+	UnhealthyThreshold string
+	Concurrency
 	// Pool names the rules that share the limit; empty means none.
 	Pool string
 	// Hold, if not empty, is the reason why nothing new may begin.
 	Hold string
+	// Windows are when repairs may begin; none means at any time.
+	Windows []Window
+}
+
+// Concurrency limits how many selected nodes may be in repair at the same time. Empty means
+// 20%. A percentage is rounded down, but to at least one.
+type Concurrency struct {
+	MaxConcurrent string
+	MaxUnhealthy  string // the old name of MaxConcurrent
+}
+
+// limit returns the limit under either of its names.
+func (c Concurrency) limit(f *fields) *triage.Limit {
+	switch {
+	case c.MaxUnhealthy == "":
+		return f.limit("repair.maxConcurrent", orDefault(c.MaxConcurrent, "20%"))
+	case c.MaxConcurrent != "":
+		f.fail("repair.maxUnhealthy", c.MaxUnhealthy, "this is the old name of maxConcurrent, which is set too; want maxConcurrent alone, so remove maxUnhealthy")
+	}
+	return f.limit("repair.maxUnhealthy", c.MaxUnhealthy)
+}
+
+// thresholdField is the field that sets the gate of a repair policy.
+const thresholdField = "unhealthyThreshold"
+
+// The default threshold of few nodes.
+const (
+	fewNodes       = 5
+	thresholdOfFew = 49
+)
+
+// threshold returns the gate of the rule.
+func (r Repair) threshold(f *fields) *triage.Limit {
+	gate := f.limit("repair."+thresholdField, orDefault(r.UnhealthyThreshold, "20%"))
+	gate.RoundUp = gate.Percent
+	if r.UnhealthyThreshold == "" {
+		gate.Few, gate.FewNumber = fewNodes, thresholdOfFew
+	}
+	return gate
 }
 
 // RepairStatement is a condition that a provider states to be unhealthy.
@@ -54,6 +95,8 @@ type RepairPolicy struct {
 	// Reason limits the policy to conditions with this reason. For them it replaces the
 	// toleration for any reason, whether shorter or longer.
 	Reason string
+	// Urgent lets repairs because of the condition begin outside the windows.
+	Urgent bool
 }
 
 // Rule compiles the repair policies of a pool.
@@ -64,20 +107,20 @@ func (r Repair) Rule() (triage.Rule, error) {
 	for _, s := range p.unhealthyStates() {
 		when.Signals = append(when.Signals, triage.Signal{
 			Condition: s.condition, Status: s.status, Reason: s.reason,
-			For: p.toleration(s),
+			For: p.toleration(s), Urgent: p.isUrgent(s),
 		})
 	}
 	if len(when.Signals) == 0 {
 		f.fail("repair.policies", "", "nothing is stated to be unhealthy: want a provider's statement, or a policy with a conditionStatus")
 	}
-	limit := f.limit("repair.maxUnhealthy", orDefault(r.MaxUnhealthy, "20%"))
 	return f.rule(triage.Rule{
 		ID:       triage.RuleID{Kind: policykind.Repair, Name: f.text("metadata.name", r.Name, "a repair policy needs a name")},
 		Selector: r.Selector,
 		When:     when,
-		Bound:    triage.Bound{Cap: limit, Pool: r.Pool},
+		Bound:    triage.Bound{Gate: r.threshold(&f), GateName: thresholdField, Cap: r.limit(&f), Pool: r.Pool},
 		Response: triage.Response{Ladder: []triage.Step{{Action: triage.Terminate}}},
 		Hold:     r.Hold,
+		Window:   f.windows("repair.windows", r.Windows),
 	})
 }
 
@@ -104,6 +147,7 @@ type statement struct {
 type policy struct {
 	unhealthyState
 	anyStatus  bool
+	urgent     bool
 	toleration time.Duration
 }
 
@@ -117,6 +161,12 @@ func (p parsedRepair) toleration(s unhealthyState) time.Duration {
 		return p.byDefault
 	}
 	return p.recommended(s)
+}
+
+// isUrgent says whether the policy of the pool for the condition is urgent.
+func (p parsedRepair) isUrgent(s unhealthyState) bool {
+	policy, _ := p.policyFor(s)
+	return policy.urgent
 }
 
 // policyFor finds the policy for s. A policy that names the status wins over a policy for
@@ -189,7 +239,7 @@ func (r Repair) read(f *fields) parsedRepair {
 		path := fmt.Sprintf("repair.policies[%d].", i)
 		var read policy
 		read.condition = f.text(path+"conditionType", given.ConditionType, "want a condition type such as Ready")
-		read.reason = given.Reason
+		read.reason, read.urgent = given.Reason, given.Urgent
 		read.anyStatus = given.ConditionStatus == ""
 		if !read.anyStatus {
 			read.status = f.status(path+"conditionStatus", given.ConditionStatus)

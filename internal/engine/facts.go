@@ -57,6 +57,7 @@ func (l *Engine) addFacts(now time.Time, state *Node, facts *triage.Node) {
 	for _, t := range l.tasks.treatments {
 		t.AddFacts(now, state, facts)
 	}
+	l.addProtection(state, facts)
 	for p := range implementing[Vetoer](l.policies) {
 		p.AddVetoes(now, state, facts)
 	}

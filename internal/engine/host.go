@@ -8,6 +8,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/resourcestack/autohealer/internal/dialect"
 	"github.com/resourcestack/autohealer/internal/ledger"
 	"github.com/resourcestack/autohealer/internal/status"
 	"github.com/resourcestack/autohealer/internal/treat"
@@ -42,7 +43,7 @@ type Host interface {
 
 // TreatmentHost is what the engine offers to treatments, and to policies that know
 // treatments. All methods are for the goroutine of the engine, except IsUnchanged,
-// MayStillStart, Writer and Logger.
+// IsProtected, MayStillStart, Writer and Logger.
 type TreatmentHost interface {
 	Host
 	// NodeTasks returns the tasks of a node name, created if necessary. FindNodeTasks returns nil if
@@ -62,6 +63,10 @@ type TreatmentHost interface {
 	// ReleaseSlot frees the slot of a rule on a node. If a write for the slot may still
 	// succeed, it returns until when and frees nothing.
 	ReleaseSlot(now time.Time, nodeTasks *NodeTasks, rule triage.RuleID) (due time.Time)
+	// Respect returns which work of others keeps treatments from starting, nil if no guardrails are
+	// in force. SetRespect sets it.
+	Respect() *dialect.Respect
+	SetRespect(now time.Time, respect *dialect.Respect)
 	// IsOverBound reports whether a rule has more slots taken than its bound allows now.
 	IsOverBound(rule triage.RuleID) bool
 	// LedgerNames reports whether the stored ledger names a deleted node that keeps its
@@ -93,6 +98,8 @@ type TreatmentHost interface {
 	RefusalDelay(refusals int) time.Duration
 	// IsUnchanged reports whether the node of a task is unchanged in everything that matters.
 	IsUnchanged(ctx context.Context, r *TaskResult) (bool, error)
+	// IsProtected reports whether a pod protects the node of a task from the first step of a treatment.
+	IsProtected(ctx context.Context, r *TaskResult) (bool, error)
 	// MayStillStart reports whether a planned treatment may still start, after the engine
 	// has taken in everything that has happened meanwhile.
 	MayStillStart(ctx context.Context, t *Task) (bool, error)

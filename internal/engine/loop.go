@@ -10,6 +10,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/resourceversion"
 
+	"github.com/resourcestack/autohealer/internal/dialect"
+	"github.com/resourcestack/autohealer/internal/nodepause"
 	"github.com/resourcestack/autohealer/internal/nodewatch"
 	"github.com/resourcestack/autohealer/internal/observe"
 	"github.com/resourcestack/autohealer/internal/ownership"
@@ -41,6 +43,8 @@ type Engine struct {
 	// startWatch runs work until stop is called or the loop ends. Run sets it.
 	startWatch func(work func(context.Context)) (stop context.CancelFunc)
 
+	respect      *dialect.Respect       // see Respect
+	protected    map[string]*protection // nodes that a pod protects
 	startedAt    time.Time
 	loaded       bool // everything that existed at the start is taken in
 	failureLog   struct{ retries, refusals logLimiter }
@@ -100,7 +104,7 @@ func (l *Engine) round(ctx context.Context) time.Time {
 	l.cfg.Metrics.waiting.Set(float64(l.nodeWriter.Waiting() + len(l.ledger.queued) + len(l.ledger.writing)))
 	l.tasks.start(ctx, now)
 	l.ReconcileWoken(now)
-	due = times.Earliest(due, l.updateAllowances(now), l.ledger.write(ctx, now))
+	due = times.Earliest(due, l.updateAllowances(now), l.ledger.write(ctx, now), l.lookAtProtected(ctx, now))
 	due = times.Earliest(due, l.nodeWriter.Due(now))                    // after the ledger, which may queue writes that need no slot any more
 	if len(l.tasks.queue) > 0 && l.tasks.running < maxConcurrentTasks { // a final check changed a plan
 		due = now
@@ -245,6 +249,7 @@ func (l *Engine) upsertNode(node *corev1.Node, at time.Time) triage.Node {
 		l.cfg.Metrics.addUnknownEntries("record", note.CountUnknown()-state.unknownEntries)
 		state.unknownEntries = note.CountUnknown()
 	}
+	l.notePause(state)
 	l.nodeChanged(state, before, node)
 	facts, err := observe.Node(node)
 	facts.Previous, state.arrivedAt = state.arrivedAt, at
@@ -264,6 +269,16 @@ func (l *Engine) upsertNode(node *corev1.Node, at time.Time) triage.Node {
 		}
 	}
 	return facts
+}
+
+// notePause reports a pause of a node that cannot be read, once for each problem.
+func (l *Engine) notePause(state *Node) {
+	pause, _ := nodepause.Read(state.Object.Annotations)
+	if pause.Problem != "" && pause.Problem != state.pauseProblem {
+		l.cfg.Logger.Warn("pause unreadable", "node", state.Object.Name, "problem", pause.Problem)
+		l.cfg.Event(treat.Event{Node: state.Object, EventReason: treat.PauseUnreadable, Message: pause.Problem})
+	}
+	state.pauseProblem = pause.Problem
 }
 
 // nodeChanged tells treatments and policies about a changed node.

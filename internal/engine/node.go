@@ -24,8 +24,9 @@ type Node struct {
 
 	firstFindings map[triage.RuleID]firstFinding
 
-	unreadable     bool // the ownership record cannot be read
-	unknownEntries int  // entries and fields of the record that this version does not know
+	unreadable     bool   // the ownership record cannot be read
+	pauseProblem   string // why the pause of the node cannot be read, empty if it can
+	unknownEntries int    // entries and fields of the record that this version does not know
 }
 
 // Report is what a policy has reported last about a finding for a node.

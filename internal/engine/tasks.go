@@ -71,6 +71,9 @@ type TaskResult struct {
 	// knows now: it decides again at once.
 	Learned bool
 
+	respectsPods bool   // a pod can protect the node of the task
+	protection   string // says that a pod does, empty if none does
+
 	previouslySentAt time.Time // when the same write was sent before and may still succeed; zero for never
 }
 
@@ -102,7 +105,7 @@ type taskRunner struct {
 
 // startTask marks a task as running and returns its result to fill in.
 func (tr *taskRunner) startTask(now time.Time, nodeTasks *NodeTasks, t *Task) *TaskResult {
-	r := &TaskResult{NodeTasks: nodeTasks, Task: t, previouslySentAt: nodeTasks.sentAt}
+	r := &TaskResult{NodeTasks: nodeTasks, Task: t, previouslySentAt: nodeTasks.sentAt, respectsPods: tr.engine.respectsPods()}
 	nodeTasks.stage, nodeTasks.running = Running, t
 	tr.running++
 	if t.Begins && nodeTasks.HasSlot() {
@@ -159,6 +162,7 @@ func (tr *taskRunner) handleResult(r *TaskResult) {
 		nodeTasks.sentAt = r.previouslySentAt
 	}
 	t.Work.Done(now, r)
+	tr.engine.noteProtection(now, r)
 	nodeTasks.running = nil
 	if nodeTasks.releasesLater && !nodeTasks.hasEarlier {
 		nodeTasks.clearSlot()

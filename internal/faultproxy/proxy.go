@@ -10,6 +10,7 @@ import (
 	"encoding/pem"
 	"fmt"
 	"io"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"net/http/httputil"
@@ -37,9 +38,19 @@ type Proxy struct {
 // Start starts a proxy until the end of the test. Its name must be unique in the cluster.
 func Start(tb testing.TB, c *testbed.Cluster, name string) *Proxy {
 	tb.Helper()
+	return StartThrough(tb, c, name, nil)
+}
+
+// StartThrough starts a proxy that forwards to another proxy, or to the API server if that is
+// nil.
+func StartThrough(tb testing.TB, c *testbed.Cluster, name string, through *testbed.Proxy) *Proxy {
+	tb.Helper()
 	account, err := install.Config(tb.Context(), c)
 	if err != nil {
 		tb.Fatal(err)
+	}
+	if through != nil {
+		account = through.Config(account)
 	}
 	o := &Proxy{}
 	if o.upstream, err = url.Parse(account.Host); err != nil {
@@ -50,13 +61,17 @@ func Start(tb testing.TB, c *testbed.Cluster, name string) *Proxy {
 	if err != nil {
 		tb.Fatal(err)
 	}
+	quiet := slog.NewLogLogger(slog.DiscardHandler, slog.LevelError) // killed senders need no log
 	o.forward = &httputil.ReverseProxy{
 		Rewrite:       func(r *httputil.ProxyRequest) { r.SetURL(o.upstream) },
 		Transport:     o.transport,
 		FlushInterval: -1, // a watch must not wait for a full buffer
+		ErrorLog:      quiet,
 		ErrorHandler:  func(http.ResponseWriter, *http.Request, error) { panic(http.ErrAbortHandler) },
 	}
-	server := httptest.NewTLSServer(http.HandlerFunc(o.serve))
+	server := httptest.NewUnstartedServer(http.HandlerFunc(o.serve))
+	server.Config.ErrorLog = quiet
+	server.StartTLS()
 	tb.Cleanup(func() {
 		server.CloseClientConnections()
 		server.Close()

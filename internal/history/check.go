@@ -31,13 +31,14 @@ var (
 	PoliciesResource   = v1alpha1.GroupVersion.WithResource("repairpolicies")
 	ClaimsResource     = schema.GroupVersionResource{Group: "karpenter.sh", Version: "v1", Resource: "nodeclaims"}
 	PoolsResource      = schema.GroupVersionResource{Group: "karpenter.sh", Version: "v1", Resource: "nodepools"}
+	RailsResource      = v1alpha1.GroupVersion.WithResource("guardrails")
 )
 
 // Resources returns what a cluster must record for this package: also the Leases within
 // Namespaces, and the given remediation objects and templates.
 func Resources(remediation ...schema.GroupVersionResource) []schema.GroupVersionResource {
 	return append([]schema.GroupVersionResource{
-		testbed.NodesResource, SetsResource, ConfigMapsResource, ChecksResource, testbed.LeasesResource, PoliciesResource, ClaimsResource, PoolsResource,
+		testbed.NodesResource, SetsResource, ConfigMapsResource, ChecksResource, testbed.LeasesResource, PoliciesResource, ClaimsResource, PoolsResource, RailsResource,
 	}, remediation...)
 }
 
@@ -68,6 +69,10 @@ type Config struct {
 	// Lag is the maximal age of the writer's view of sets and other nodes. Durations may be
 	// missed by the same amount. Zero means DefaultLag.
 	Lag time.Duration
+
+	// Delay is the longest time from the decision of a treatment to its write. A leader may
+	// be killed in between. Guardrails limit the pace of decisions. Zero means Lag.
+	Delay time.Duration
 
 	// Ledger is the ConfigMap that must name every NoExecute taint before it is placed. If
 	// it is empty, the ledger is not judged.
@@ -129,8 +134,8 @@ func (c Config) Validate() error {
 	if c.Us == nil {
 		errs = append(errs, errors.New("there is no Us, so no write can be attributed"))
 	}
-	if c.Lag < 0 {
-		errs = append(errs, fmt.Errorf("a Lag of %s is less than 0", c.Lag))
+	if c.Lag < 0 || c.Delay < 0 {
+		errs = append(errs, fmt.Errorf("a Lag of %s and a Delay of %s: one is less than 0", c.Lag, c.Delay))
 	}
 	if c.Repairs.ReadyTimeout < 0 || c.Repairs.HeldFor < 0 {
 		errs = append(errs, fmt.Errorf("a ReadyTimeout of %s and a HeldFor of %s: one is less than 0", c.Repairs.ReadyTimeout, c.Repairs.HeldFor))
@@ -171,6 +176,7 @@ const (
 	UnknownAuthor  Kind = "UnknownAuthor"
 
 	GateIgnored  Kind = "GateIgnored"
+	RailIgnored  Kind = "RailIgnored"
 	TreatedTwice Kind = "TreatedTwice"
 	Malformed    Kind = "Malformed"
 	TooSoon      Kind = "TooSoon"
@@ -239,15 +245,19 @@ type Counts struct {
 	Terminations   int // claims that we deleted
 	PolicyStatuses int // our writes to repair policies
 	Restores       int // repair blocks that we restored
+
+	Railed       int // our steps that Guardrails limit
+	RailStatuses int // our writes to Guardrails
 }
 
 // Report is the result of Check.
 type Report struct {
 	Counts
 	Violations []Violation
-	// Peak has three kinds of maxima. By set: nodes with its NoExecute taint at once. By
+	// Peak has four kinds of maxima. By set: nodes with its NoExecute taint at once. By
 	// NodeHealthCheck/<name>: unhealthy nodes at once when we created an object for a node.
-	// By NodePool/<name>: nodes in repair at once.
+	// By NodePool/<name>: nodes in repair at once. By Guardrails/<rail>: what the rail
+	// counts.
 	Peak map[string]int
 }
 
@@ -274,6 +284,9 @@ func (r Report) String() string {
 	if r.Marks+r.Terminations+r.PolicyStatuses > 0 {
 		fmt.Fprintf(&b, "; %d claims marked, %d unmarked, %d deleted, %d statuses of repair policies, %d repair blocks restored", r.Marks, r.Unmarks, r.Terminations, r.PolicyStatuses, r.Restores)
 	}
+	if r.Railed > 0 {
+		fmt.Fprintf(&b, "; %d steps under Guardrails, at most: %s", r.Railed, strings.Join(r.railPeaks(), ", "))
+	}
 	for _, v := range r.Violations {
 		b.WriteString("\n\t" + v.String())
 	}
@@ -289,6 +302,9 @@ func Check(recording testbed.Recording, cfg Config) (Report, error) {
 	if cfg.Lag == 0 {
 		cfg.Lag = DefaultLag
 	}
+	if cfg.Delay == 0 {
+		cfg.Delay = cfg.Lag
+	}
 	if cfg.Repairs.Machines == nil {
 		cfg.Repairs.Machines = statedAnywhere()
 	}
@@ -302,6 +318,7 @@ func Check(recording testbed.Recording, cfg Config) (Report, error) {
 		PoliciesResource.GroupResource():      r.policyChanged,
 		ClaimsResource.GroupResource():        r.claimChanged,
 		PoolsResource.GroupResource():         r.poolChanged,
+		RailsResource.GroupResource():         r.railsChanged,
 	}
 	if len(cfg.Remediation) > 0 {
 		judged[ChecksResource.GroupResource()] = r.checkChanged

@@ -31,6 +31,8 @@ type rule struct {
 	controlPlane bool // the selector names the control plane
 	limit        naive.Limit
 	dryRun       bool
+	windows      []window
+	paused       bool
 
 	// invalid is the reason why the set cannot be applied. All other fields are empty then,
 	// except lastValid, which may stay in force; nil for none.
@@ -86,7 +88,7 @@ func readRule(spec any) *rule {
 	if err != nil {
 		return &rule{invalid: err.Error()}
 	}
-	r := &rule{key: s.TaintKey, effect: string(s.Effect), dryRun: s.DryRun, when: naive.When{All: true}}
+	r := &rule{key: s.TaintKey, effect: string(s.Effect), dryRun: s.DryRun || s.Mode == "Observe", when: naive.When{All: true}}
 	if err := r.read(s); err != nil {
 		return &rule{invalid: err.Error()}
 	}
@@ -124,7 +126,7 @@ func (r *rule) read(s v1alpha1.ConditionSetSpec) error {
 	return r.readScope(s)
 }
 
-// readScope parses the selector and the bound.
+// readScope parses the selector, the bound and the windows.
 func (r *rule) readScope(s v1alpha1.ConditionSetSpec) error {
 	r.selector = labels.Everything()
 	if s.Selector != nil {
@@ -144,7 +146,10 @@ func (r *rule) readScope(s v1alpha1.ConditionSetSpec) error {
 		bound = s.MaxUnhealthy.String()
 	}
 	var err error
-	r.limit, err = limitIn(bound)
+	if r.limit, err = limitIn(bound); err != nil {
+		return err
+	}
+	r.windows, err = readWindows(s.Windows)
 	return err
 }
 

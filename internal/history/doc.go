@@ -94,6 +94,14 @@
 // A RepairPolicy can ask for a remediation object for a node without a NodeClaim. The
 // same policy rules and the contract with remediators apply to these objects.
 //
+// # Violations for Guardrails
+//
+//   - [RailIgnored]: we started a step that the Guardrails object forbids: the mode or enforce
+//     holds its stage, or afterwards more nodes are in treatment, closed to new pods, or in
+//     treatment within one value of a topology label than allowed, or more treatments began
+//     than the pace allows, or no node is Ready and schedulable. All policies count together.
+//   - [ForeignTouched], [DoneTwice]: we wrote more than the status, or changed nothing.
+//
 // A mirror is a ConditionSet or RepairPolicy that was created with the label of mirrors. It asks for
 // nothing, and we may write it.
 //
@@ -127,6 +135,16 @@
 // both. Nodes that other clients take out of service use up a budget from when the writer
 // could know it, our own marks at once. A node that joined after the mark may be the
 // replacement of any node. An invalid block does not change the last valid block.
+//
+// A step is a violation of Guardrails only if every version of the object within the lag forbids
+// it. Percentages count all nodes that the writer may know: also nodes that were deleted within
+// the lag. Taints, remediation objects and marks of ours count at once, cordons and taints of
+// other clients from when the writer could know them. A deleted node counts as for health checks
+// and repairs, but not in its topology domain: the recording does not show which deleted nodes are
+// replaced. The pace limits decisions. Their writes arrive within [Config.Delay], so they count
+// within a period that is shorter by this time. Objects that are being deleted, and objects of
+// policies that do not exist, do not count. A recording with Guardrails may end with nodes that
+// wait.
 //
 // A bound that shrinks below the existing number (after an edit or a deletion of nodes)
 // is no violation: only placing is. Unused room is a violation only at the end.

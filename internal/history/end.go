@@ -95,7 +95,8 @@ func (r *replay) judgeFinalTaints(n *node) {
 				r.addViolation(WrongEnd, n.name, name, fmt.Sprintf("the taint %s still exists, although a set with a higher effect matches", e))
 			}
 		case len(carried) == 0:
-			if !slices.ContainsFunc(n.taints, func(t taint) bool { return s.rule.allows(t.key, t.effect) && !n.record.owns(t) }) { // else a taint of another writer is in place
+			isForeign := func(t taint) bool { return s.rule.allows(t.key, t.effect) && !n.record.owns(t) }
+			if !r.rails.mayHold() && !slices.ContainsFunc(n.taints, isForeign) { // else a rail may hold it, or a taint of another writer is in place
 				r.addViolation(WrongEnd, n.name, name, fmt.Sprintf("the taint %s:%s is missing: the conditions of the set match", s.rule.key, s.rule.effect))
 			}
 		case len(carried) > 1:
@@ -115,7 +116,7 @@ func (r *replay) isWanted(n *node, s *set) (sure, maybe bool) {
 		return false, false
 	}
 	f := n.findSet(s.rule)
-	return f.surely(r.at.Time, r.cfg.Lag), f.verdict != not && len(n.carried[s.name]) > 0
+	return !s.rule.paused && f.surely(r.at.Time, r.cfg.Lag), f.verdict != not && len(n.carried[s.name]) > 0
 }
 
 func (r *replay) whyGone(n *node, s *set) string {
@@ -132,7 +133,7 @@ func (r *replay) whyGone(n *node, s *set) string {
 
 // judgeRoom reports a node that waits although the bound has room for it.
 func (r *replay) judgeRoom(s *set) {
-	if !s.rule.placesTaints() || s.rule.effect != noExecute {
+	if !s.rule.placesTaints() || s.rule.paused || s.rule.effect != noExecute || r.areClosed(s.rule.windows) || r.rails.mayHold() {
 		return
 	}
 	var waiting []string

@@ -70,7 +70,7 @@ func describe(c testbed.Change) string {
 		spec, _ := json.Marshal(c.Object.Object["spec"])     // it was JSON
 		status, _ := json.Marshal(c.Object.Object["status"]) // it was JSON
 		return fmt.Sprintf("RepairPolicy %s status=%s", spec, status)
-	case SetsResource.GroupResource(), ConfigMapsResource.GroupResource():
+	case SetsResource.GroupResource(), ConfigMapsResource.GroupResource(), RailsResource.GroupResource():
 		spec, _ := json.Marshal(c.Object.Object["spec"]) // it was JSON
 		return string(spec)
 	}

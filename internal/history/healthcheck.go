@@ -231,6 +231,7 @@ func (r *replay) removeFromCounts(n *node) {
 	r.health.deleted[n.uid] = &gone
 	r.addRemovedNode(n)
 	r.removeFromRepair(n)
+	r.removeFromRails(n)
 	for _, name := range r.health.inOrder {
 		r.countCheck(r.health.checks[name], n.check(name), false, false)
 	}
@@ -324,8 +325,11 @@ func (r *replay) remediationChanged(change testbed.Change) {
 	}
 	defer func() { r.suspects = "" }()
 	n := r.nodes[o.node]
+	wasTreated := false
 	if n != nil {
 		r.beforeNode(n)
+		r.beforeRails(n)
+		wasTreated = r.isTreated(n)
 	}
 	switch {
 	case change.Type == watch.Added:
@@ -336,6 +340,7 @@ func (r *replay) remediationChanged(change testbed.Change) {
 		r.addRemediation(o)
 		if ours {
 			r.judgeGate(o)
+			r.judgeObjectStep(o, wasTreated)
 		}
 	case isDeleted(change):
 		if !before.deleting {

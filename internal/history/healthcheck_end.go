@@ -38,6 +38,9 @@ func (r *replay) judgeTreated(n *node) {
 		r.judgeNextStep(n) // or an existing object has to be deleted first
 		return
 	}
+	if r.rails.mayHold() {
+		return // a rail may hold it
+	}
 	for _, name := range r.health.inOrder {
 		h := r.health.checks[name]
 		f := n.examine(h.spec)
@@ -63,7 +66,7 @@ func (r *replay) judgeNextStep(n *node) {
 	isOther := func(o *remediationObject) bool {
 		return o.check != h.name || !o.isOf(n) || o.deleting || h.edited.After(o.seen)
 	}
-	if slices.ContainsFunc(there, isOther) || r.noTreatment(n, h, true) != "" || n.check(h.name).lost || !r.hasTemplates(h) {
+	if r.rails.mayHold() || slices.ContainsFunc(there, isOther) || r.noTreatment(n, h, true) != "" || n.check(h.name).lost || !r.hasTemplates(h) {
 		return
 	}
 	at, isStep := h.valid.stepOf(newest)

@@ -17,6 +17,8 @@ type nodeWrite struct {
 	node            *node
 	placed, removed []setTaint
 	evicted         map[string]bool // sets whose NoExecute the node had before, under any key
+
+	wasTreated, wasClosed bool // in treatment, and closed to new pods by us, before
 }
 
 // setTaint is a taint of a set.
@@ -28,7 +30,7 @@ type setTaint struct {
 // judgeWrite judges a write of ours by the state of the node just before.
 func (r *replay) judgeWrite(n *node, after facts) *nodeWrite {
 	r.report.Writes++
-	w := &nodeWrite{node: n, evicted: map[string]bool{}}
+	w := &nodeWrite{node: n, evicted: map[string]bool{}, wasTreated: r.isTreated(n), wasClosed: n.closedByUs()}
 	for _, part := range notOurs(n.object, after.object) {
 		r.addViolation(ForeignTouched, n.name, "", "we changed the "+part+" of the node")
 	}
@@ -156,12 +158,16 @@ func (r *replay) objection(n *node, after facts, d setTaint, view *rule) string 
 		return "the set is invalid: " + view.invalid
 	case view.dryRun:
 		return "the set is in dry run"
+	case view.paused && !adjusts:
+		return "the set is paused"
 	case !view.allows(d.key, d.effect) && (d.key != view.key || !stays):
 		return fmt.Sprintf("the set asks for %s:%s", view.key, view.effect)
 	case !view.selects(n.labels):
 		return "the set does not select the node"
 	case d.effect == noExecute && view.exempts(n.labels) && !stays:
 		return "the node is of the control plane, which the set does not ask for"
+	case d.effect == noExecute && !n.carries(d.set.name, noExecute) && r.areClosed(view.windows):
+		return "the windows of the set are closed"
 	case f.verdict == not:
 		return "the conditions of the set do not match"
 	case f.verdict == unclear && !adjusts:
@@ -184,7 +190,7 @@ func (r *replay) superseder(n *node, after facts, s *set, view *rule) string {
 		}
 		views := r.views(r.sets[name])
 		stands := !slices.ContainsFunc(views, func(other *rule) bool {
-			if !other.placesTaints() || strength[other.effect] <= strength[view.effect] {
+			if !other.placesTaints() || other.paused || strength[other.effect] <= strength[view.effect] {
 				return true
 			}
 			f := n.findSet(other)
@@ -326,6 +332,7 @@ func (r *replay) judgeNumbers(w *nodeWrite) {
 			r.judgeTurn(n, d.set)
 		}
 	}
+	r.judgeTaintSteps(w)
 }
 
 // foreignOf counts the nodes of a set that have its NoExecute taint without our record, for

@@ -128,6 +128,7 @@ type repairPolicy struct {
 // inRepair is a node in repair.
 type inRepair struct {
 	pool   string
+	rule   string
 	node   types.UID
 	claim  types.UID
 	marked time.Time
@@ -146,11 +147,13 @@ type repairRule struct {
 	pool      string // empty for a node without a NodeClaim
 	block     *block
 	isTimeout bool
+	off       string // why its policy starts nothing; empty if it may
 }
 
 // nodeRepair is the history of a node under the rules by which it may be replaced.
 type nodeRepair struct {
-	counted []string // the rules that count it
+	counted      []string // the rules that count it
+	countedSince time.Time
 	// readySince is when the node became ready for work. wasReady is true if it was ready
 	// for so long that every client knows, or if Karpenter says so.
 	readySince time.Time
@@ -175,25 +178,40 @@ func (r *replay) policyFor(n *node) (g repairRule, is bool) {
 	of := r.repairs.pools[name]
 	isThere := of != nil && of.object != nil
 	if isThere && of.block != nil {
-		return repairRule{rule: repairKind + "NodePool/" + name, pool: name, block: of.block}, true
+		return repairRule{rule: repairKind + "NodePool/" + name, pool: name, block: of.block, off: switchedOff(of.object)}, true
 	}
 	for _, p := range r.repairs.inOrder {
 		switch {
 		case p.machines == nil:
 		case p.selector == nil && p.pool == name && name != "":
-			return repairRule{rule: repairKind + "RepairPolicy/" + p.name, pool: name, block: p.machines}, isThere
+			return repairRule{rule: repairKind + "RepairPolicy/" + p.name, pool: name, block: p.machines, off: switchedOff(p.object)}, isThere
 		case p.selector == nil || !p.selector.Matches(labels.Set(n.labels)):
 		case isThere:
-			return repairRule{rule: repairKind + "RepairPolicy/" + p.name + "/" + name, pool: name, block: p.machines}, true
+			return repairRule{rule: repairKind + "RepairPolicy/" + p.name + "/" + name, pool: name, block: p.machines, off: switchedOff(p.object)}, true
 		default:
-			return repairRule{rule: repairKind + "RepairPolicy/" + p.name, block: p.plain}, true
+			return repairRule{rule: repairKind + "RepairPolicy/" + p.name, block: p.plain, off: switchedOff(p.object)}, true
 		}
 	}
 	if isThere && r.cfg.Repairs.WithoutPolicy && !r.neverValid(n, of) {
-		return repairRule{rule: repairKind + "NodePool/" + name, pool: name, block: r.repairs.defaultBlock}, true
+		return repairRule{rule: repairKind + "NodePool/" + name, pool: name, block: r.repairs.defaultBlock, off: switchedOff(of.object)}, true
 	}
 	return repairRule{}, false
 }
+
+// switchedOff says why a RepairPolicy, or the NodePool of a block, starts nothing; empty if it may.
+func switchedOff(policy *unstructured.Unstructured) string {
+	mode, _, _ := unstructured.NestedString(policy.Object, "spec", "mode") // NodePools have none
+	annotated := policy.GetAnnotations()[modeAnnotation]
+	switch {
+	case mode == "Observe", policy.GetKind() == "NodePool" && annotated != "" && annotated != "Enforce":
+		return "the policy observes"
+	case isPaused(policy):
+		return "the policy is paused"
+	}
+	return ""
+}
+
+const modeAnnotation = "autohealer.resourcestack.com/mode"
 
 // readyRuleFor returns the rule by which a node may be replaced that does not become ready.
 func (r *replay) readyRuleFor(n *node) (g repairRule, is bool) {
@@ -202,11 +220,11 @@ func (r *replay) readyRuleFor(n *node) (g repairRule, is bool) {
 	if of == nil || of.object == nil || r.cfg.Repairs.ReadyTimeout == 0 {
 		return repairRule{}, false
 	}
-	timing := r.timing(of)
+	timing, by := r.timing(of)
 	if timing == r.repairs.defaultBlock && r.neverValid(n, of) {
 		return repairRule{}, false
 	}
-	return repairRule{rule: timeoutKind + name, pool: name, block: timing, isTimeout: true}, true
+	return repairRule{rule: timeoutKind + name, pool: name, block: timing, isTimeout: true, off: switchedOff(by)}, true
 }
 
 // neverValid reports whether a rule for the node exists of which no version was valid. Then
@@ -217,16 +235,16 @@ func (r *replay) neverValid(n *node, of *pool) bool {
 	})
 }
 
-// timing returns the block that sets the ready timeout of a pool.
-func (r *replay) timing(of *pool) *block {
+// timing returns the block that sets the ready timeout of a pool, and its object.
+func (r *replay) timing(of *pool) (*block, *unstructured.Unstructured) {
 	if of.block != nil {
-		return of.block
+		return of.block, of.object
 	}
 	at := slices.IndexFunc(r.repairs.inOrder, func(p *repairPolicy) bool { return p.machines != nil && p.selector == nil && p.pool == of.name })
 	if at >= 0 {
-		return r.repairs.inOrder[at].machines
+		return r.repairs.inOrder[at].machines, r.repairs.inOrder[at].object
 	}
-	return r.repairs.defaultBlock
+	return r.repairs.defaultBlock, of.object
 }
 
 // timeoutOf returns how long a node of a pool may take to become ready.
@@ -338,7 +356,9 @@ func (r *replay) countNode(n *node, rules []string) {
 	for _, rule := range without(rules, n.counted) {
 		r.nodeCount(rule).add(1, r.at.Time, r.horizon())
 	}
-	n.counted = rules
+	if !slices.Equal(n.counted, rules) {
+		n.counted, n.countedSince = rules, r.at.Time
+	}
 }
 
 func (r *replay) nodeCount(rule string) *count {
@@ -387,8 +407,11 @@ func (r *replay) claimChanged(change testbed.Change) {
 		ours, r.suspects = true, change.Author.String()
 	}
 	defer func() { r.suspects = "" }()
+	marked, wasTreated := ours && before != nil && before.mark.text == "" && after.mark.text != "", false
 	for _, n := range r.nodesOf(before, &after) {
 		r.beforeRepair(n)
+		r.beforeRails(n)
+		wasTreated = wasTreated || r.isTreated(n)
 	}
 	switch {
 	case before == nil:
@@ -424,6 +447,9 @@ func (r *replay) claimChanged(change testbed.Change) {
 	r.countClaim(before)
 	for _, n := range r.nodesOf(before) {
 		r.updateRepair(n)
+		if marked {
+			r.judgeStep(n, railStep{stage: repairs, what: "marked " + before.String(), treats: true, enters: !wasTreated})
+		}
 	}
 }
 
@@ -513,7 +539,7 @@ func (r *replay) poolChanged(change testbed.Change) {
 		of.template = is
 	}
 	if of.object != nil && !isDeleted(change) && reflect.DeepEqual(of.object.Object["spec"], change.Object.Object["spec"]) &&
-		vetoIn(of.object.GetAnnotations()) == vetoIn(change.Object.GetAnnotations()) {
+		vetoIn(of.object.GetAnnotations()) == vetoIn(change.Object.GetAnnotations()) && switchedOff(of.object) == switchedOff(change.Object) {
 		of.object = change.Object
 		return
 	}
@@ -551,7 +577,7 @@ func (r *replay) policyChanged(change testbed.Change) {
 		r.judgePolicyWrite(p, change)
 	}
 	isSame := p.object != nil && p.object.GetUID() == change.UID
-	if isSame && change.Type == watch.Modified && reflect.DeepEqual(p.object.Object["spec"], change.Object.Object["spec"]) {
+	if isSame && change.Type == watch.Modified && reflect.DeepEqual(p.object.Object["spec"], change.Object.Object["spec"]) && switchedOff(p.object) == switchedOff(change.Object) {
 		p.object = change.Object
 		return
 	}

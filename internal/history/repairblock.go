@@ -15,6 +15,9 @@ import (
 
 const defaultRepairBound = "20%"
 
+// Of so few nodes, the default threshold is another one.
+const fewNodes, defaultThresholdOfFew = 5, 49
+
 // The built-in list of unhealthy conditions with their tolerations.
 const recommended = 30 * time.Minute
 
@@ -31,12 +34,15 @@ func statedAnywhere() map[string]time.Duration {
 
 // block is the parsed version of a repair block.
 type block struct {
-	when     naive.When
-	off      bool
-	limit    naive.Limit
-	graceful bool
-	period   *time.Duration // nil: no limit
-	timeout  time.Duration  // for a node to become ready, 0 if it is not set
+	when      naive.When
+	off       bool
+	limit     naive.Limit
+	threshold naive.Limit // of unhealthy nodes
+	graceful  bool
+	period    *time.Duration // nil: no limit
+	timeout   time.Duration  // for a node to become ready, 0 if it is not set
+	windows   []window
+	urgent    []v1alpha1.ConditionRepair // those that do not wait for a window
 
 	// invalid is the reason why the block cannot be applied. All other fields are empty
 	// then.
@@ -55,7 +61,7 @@ func readBlock(spec any, stated map[string]time.Duration) *block {
 	}
 	b := &block{off: s.Enabled != nil && !*s.Enabled}
 	for _, read := range []func(v1alpha1.RepairSpec) error{
-		func(s v1alpha1.RepairSpec) error { return b.readPolicies(s, stated) }, b.readBound, b.readEnd, b.readDurations,
+		func(s v1alpha1.RepairSpec) error { return b.readPolicies(s, stated) }, b.readBound, b.readEnd, b.readDurations, b.readWindows,
 	} {
 		if err := read(s); err != nil {
 			return &block{invalid: err.Error()}
@@ -142,12 +148,33 @@ func (b *block) readPolicies(s v1alpha1.RepairSpec, stated map[string]time.Durat
 	return nil
 }
 
+func (b *block) readWindows(s v1alpha1.RepairSpec) (err error) {
+	b.urgent = slices.DeleteFunc(slices.Clone(s.Policies), func(p v1alpha1.ConditionRepair) bool { return !p.Urgent })
+	b.windows, err = readWindows(s.Windows)
+	return err
+}
+
 func (b *block) readBound(s v1alpha1.RepairSpec) (err error) {
-	bound := defaultRepairBound
-	if s.MaxUnhealthy != nil {
+	bound, threshold := defaultRepairBound, defaultRepairBound
+	switch {
+	case s.MaxUnhealthy != nil && s.MaxConcurrent != nil:
+		return fmt.Errorf("the bound is there twice")
+	case s.MaxUnhealthy != nil:
 		bound = s.MaxUnhealthy.String()
+	case s.MaxConcurrent != nil:
+		bound = s.MaxConcurrent.String()
 	}
-	b.limit, err = limitIn(bound)
+	if b.limit, err = limitIn(bound); err != nil {
+		return err
+	}
+	if s.UnhealthyThreshold != nil {
+		threshold = s.UnhealthyThreshold.String()
+	}
+	b.threshold, err = limitIn(threshold)
+	b.threshold.RoundUp = true
+	if s.UnhealthyThreshold == nil {
+		b.threshold.Few, b.threshold.FewNumber = fewNodes, defaultThresholdOfFew
+	}
 	return err
 }
 

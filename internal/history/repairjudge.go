@@ -11,6 +11,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
+	"github.com/resourcestack/autohealer/internal/naive"
 	"github.com/resourcestack/autohealer/internal/testbed"
 )
 
@@ -35,6 +36,12 @@ func (r *replay) noRepair(n *node, g repairRule, isUnderWay bool) (Kind, string)
 func (r *replay) noCause(n *node, g repairRule, isUnderWay bool) (Kind, string) {
 	if g.block.off && !isUnderWay {
 		return Unjustified, "the policy is switched off"
+	}
+	if g.off != "" && !isUnderWay {
+		return Unjustified, g.off
+	}
+	if !isUnderWay && r.areClosed(g.block.windows) && (g.isTimeout || !g.block.isUrgent(n)) {
+		return Unjustified, "the windows of the policy are closed"
 	}
 	if g.isTimeout {
 		return r.noTimeout(n, g, isUnderWay)
@@ -207,6 +214,9 @@ func (r *replay) judgeForcingOthers(before *claimState, after *claim, wrong func
 		}
 		r.judgeDeadline(before, after, asked, wrong)
 		before.forced = true
+		if !strings.HasPrefix(rule, timeoutKind) {
+			r.judgeThreshold(n, rule, asked, wrong)
+		}
 		r.judgeRepairBound(after.pool, rule, asked, wrong)
 		return
 	}
@@ -243,6 +253,9 @@ func (r *replay) judgeMark(before *claimState, after *claim) {
 	r.judgeEntry(before, n, after, wrong)
 	r.judgeOnlyOne(n, wrong)
 	r.judgeLaunchFailures(after, asked, wrong)
+	if !strings.HasPrefix(after.mark.Rule, timeoutKind) {
+		r.judgeThreshold(n, after.mark.Rule, asked, wrong)
+	}
 	r.takePlace(n, after, asked, wrong)
 }
 
@@ -368,7 +381,7 @@ const (
 // takePlace counts a node that is now in repair, and judges whether the bound had room for
 // it.
 func (r *replay) takePlace(n *node, c *claim, asked []*block, wrong func(Kind, string, ...any)) {
-	p := &inRepair{pool: c.pool, node: n.uid, claim: c.uid, marked: r.at.Time}
+	p := &inRepair{pool: c.pool, rule: c.mark.Rule, node: n.uid, claim: c.uid, marked: r.at.Time}
 	if r.nodes[n.name] != n {
 		p.gone = r.at.Time
 	}
@@ -395,6 +408,44 @@ func (r *replay) judgeRepairBound(pool, rule string, asked []*block, wrong func(
 	if taken > largest {
 		wrong(CapExceeded, "and %d nodes of the pool are in repair: at most %d may be", taken, largest)
 	}
+}
+
+// judgeThreshold judges whether too many nodes of a rule were unhealthy when a repair started.
+// It counts the nodes that the writer must have known to be unhealthy.
+func (r *replay) judgeThreshold(n *node, rule string, asked []*block, wrong func(Kind, string, ...any)) {
+	gone, maybeGone := 0, 0
+	for _, p := range r.repairs.inRepair {
+		if p.rule == rule && !p.gone.IsZero() {
+			maybeGone++
+			gone += one(r.at.Time.Before(p.gone.Add(replacedWithin-r.cfg.Lag)) && !r.findSuccessor(p, map[int]*inRepair{}, map[int]bool{}))
+		}
+	}
+	known, largest := 0, 0
+	for _, b := range asked {
+		known, largest = gone+r.knownUnhealthy(n, rule, b), 0
+		for _, nodes := range r.nodeCount(rule).recent(r.horizon()) {
+			for total := nodes; total <= nodes+maybeGone; total++ { // of few nodes, fewer may allow more
+				largest = max(largest, naive.Allows(&b.threshold, total))
+			}
+		}
+		if known <= largest {
+			return
+		}
+	}
+	wrong(GateIgnored, "and %d nodes of the rule are unhealthy or not replaced yet: unhealthyThreshold allows %d", known, largest)
+}
+
+// knownUnhealthy counts the unhealthy nodes that the writer must have known when it started the
+// repair of this node. One watch delivers all nodes in the order of their changes.
+func (r *replay) knownUnhealthy(n *node, rule string, b *block) (known int) {
+	began := n.unhealthySince(b)
+	for _, other := range r.nodes {
+		since := other.unhealthySince(b)
+		isStarted := r.cfg.Repairs.ReadyTimeout == 0 || other.wasReady // no policy counts other nodes
+		isKnown := settled(since, r.horizon()) || !since.IsZero() && !since.After(began)
+		known += one(slices.Contains(other.counted, rule) && isStarted && settled(other.countedSince, r.horizon()) && isKnown)
+	}
+	return known
 }
 
 // taken counts the nodes of a pool that are certainly in repair, and how many of them are

@@ -10,7 +10,7 @@ import (
 )
 
 func TestAPermittedRepairHasNoViolation(t *testing.T) {
-	s := fiveClaims(t).tell(`policy rest {"selector":{},"repair":{"maxUnhealthy":2}}`)
+	s := fiveClaims(t).tell(`policy rest {"selector":{},"repair":{"maxConcurrent":2}}`)
 	s.policies["rest"].Object["status"] = map[string]any{"nodes": int64(0)}
 	s.tell("writeAgain policy rest")
 	// A node is replaced by force.
@@ -40,7 +40,7 @@ func TestAPermittedRepairHasNoViolation(t *testing.T) {
 func TestPermittedRepairs(t *testing.T) {
 	under := func(budgets string) tale {
 		return fine(func(s *story) {
-			s.pool("blue", withRepair(strings.Replace(badDisk, `[{"nodes":"50%"}]`, budgets, 1), `"maxUnhealthy":"100%"`))
+			s.pool("blue", withRepair(strings.Replace(badDisk, `[{"nodes":"50%"}]`, budgets, 1), `"maxConcurrent":"100%"`))
 		}, `pass 1m; breakDisks n1 n2; marksAndDeletes n1 $onPool; marksAndDeletes n2 $onPool`)
 	}
 	judge(t, fiveClaims, repairCfg, map[string]tale{
@@ -69,7 +69,12 @@ func TestPermittedRepairs(t *testing.T) {
 		"a policy that names the pool":                                  fine(`pool blue {}; policy p {"nodePool":"blue","repair":{$disk}}^"True"^"true"; breakDisks n1; marksAndDeletes n1 Repair/RepairPolicy/p`),
 		"a policy that selects":                                         fine(`pool blue {}; policy p {"selector":{"matchLabels":{"pool":"web"}},"repair":{$disk}}^"True"^"true"; breakDisks n1; marksAndDeletes n1 Repair/RepairPolicy/p/blue`),
 		"the last valid version":                                        fine(`pool blue {"repair":{"defaultTolerationDuration":"-1m"}}; pass 1m; breakDisks n1; marksAndDeletes n1 $onPool`),
-		"with a bound that was lowered a moment ago":                    fine(`pool blue $unbudgeted~"maxUnhealthy":"100%"; pass 1m; breakDisks n1 n2; marksAndDeletes n1 $onPool; pool blue $unbudgeted~"maxUnhealthy":1; marksAndDeletes n2 $onPool`),
+		"with a bound that was lowered a moment ago":                    fine(`pool blue $unbudgeted~"maxConcurrent":"100%"; pass 1m; breakDisks n1 n2; marksAndDeletes n1 $onPool; pool blue $unbudgeted~"maxConcurrent":1; marksAndDeletes n2 $onPool`),
+		"with as many unhealthy nodes as the threshold allows":          fine(`breakDisks n1 n2 n3; pass 1m; marksAndDeletes n1 $onPool`),
+		"with a node that became unhealthy a moment ago":                fine(`pool blue $badDisk~"unhealthyThreshold":1; breakDisks n1; condition n2 Disk=True; marksAndDeletes n1 $onPool`),
+		"with a threshold that was lowered a moment ago":                fine(`breakDisks n1 n2; pass 1m; pool blue $badDisk~"unhealthyThreshold":1; marksAndDeletes n1 $onPool`),
+		"a timeout, whatever the threshold":                             fine(`pool blue $badDisk~"unhealthyThreshold":0; breakDisks n1; startingNodes blue n6; pass 10m; marksAndDeletes n6 $timedOut`),
+		"with a bound under its old name":                               fine(`pool blue $unbudgeted~"maxUnhealthy":2; breakDisks n1 n2; marksAndDeletes n1 $onPool; marksAndDeletes n2 $onPool`),
 		"with a node that is replaced before it is gone":                fine(`breakDisks n1 n2; marksAndDeletes n1 $onPool; readyNodes blue n6; finishDeletion n1; marksAndDeletes n2 $onPool`),
 		"with a node that was not replaced for a long time":             fine(`breakDisks n1 n2; marksAndDeletes n1 $onPool; finishDeletion n1; pass 15m; marksAndDeletes n2 $onPool`),
 		"with a node of another pool":                                   fine(`pool red $badDisk; readyNodes red r1 r2; breakDisks n1 r1; marksAndDeletes n1 $onPool; marksAndDeletes r1 Repair/NodePool/red`),
@@ -88,7 +93,7 @@ func TestPermittedRepairs(t *testing.T) {
 		"a timeout of a node that was ready for a moment":         fine(`startingNodes blue n6; untaint karpenter n6; condition n6 Ready=True; condition n6 Ready=False; pass 10m; marksAndDeletes n6 $timedOut`),
 		"a fourth timeout after a node that became ready":         fine(`startingNodes blue n6 n7 n8 n9; pass 1h; replacedSlowly n6 n7; marksAndDeletes n8 $timedOut; finishDeletion n8; readyNodes blue new-n8; marksAndDeletes n9 $timedOut; finishDeletion n9; readyNodes blue new-n9`),
 		// The pool is no longer paused.
-		"timeouts of nodes from an old template, which do not count for the new template": fine(`pool blue $badDisk~"maxUnhealthy":10; changeTemplate blue 1; startingNodes blue n6 n7 n8 n9 n10; pass 1h; marksAndDeletes n6 $timedOut; finishDeletion n6; marksAndDeletes n7 $timedOut; finishDeletion n7; marksAndDeletes n8 $timedOut; finishDeletion n8; changeTemplate blue 2; startingNodes blue n11 n12 n13; pass 10m; marksAndDeletes n9 $timedOut; finishDeletion n9; marksAndDeletes n10 $timedOut; finishDeletion n10; marksAndDeletes n11 $timedOut; finishDeletion n11; marksAndDeletes n12 $timedOut; finishDeletion n12; marksAndDeletes n13 $timedOut; finishDeletion n13`),
+		"timeouts of nodes from an old template, which do not count for the new template": fine(`pool blue $badDisk~"maxConcurrent":10; changeTemplate blue 1; startingNodes blue n6 n7 n8 n9 n10; pass 1h; marksAndDeletes n6 $timedOut; finishDeletion n6; marksAndDeletes n7 $timedOut; finishDeletion n7; marksAndDeletes n8 $timedOut; finishDeletion n8; changeTemplate blue 2; startingNodes blue n11 n12 n13; pass 10m; marksAndDeletes n9 $timedOut; finishDeletion n9; marksAndDeletes n10 $timedOut; finishDeletion n10; marksAndDeletes n11 $timedOut; finishDeletion n11; marksAndDeletes n12 $timedOut; finishDeletion n12; marksAndDeletes n13 $timedOut; finishDeletion n13`),
 		"a fourth timeout after the wait":                                                 fine(`startingNodes blue n6 n7 n8 n9; pass 1h; marksAndDeletes n6 $timedOut; finishDeletion n6; pass 16m; marksAndDeletes n7 $timedOut; finishDeletion n7; pass 16m; marksAndDeletes n8 $timedOut; finishDeletion n8; pass 16m; marksAndDeletes n9 $timedOut; finishDeletion n9; pass 16m`),
 		"Karpenter's own repair":                                                          fine(`breakDisks n1 n2 n3; setClaimCondition c-n1 DisruptionReason=True; annotateClaim karpenter c-n1 $deadline=2026-03-01T12:00:00Z; deleteClaim karpenter n1; finishDeletion n1; setClaimCondition c-n2 DisruptionReason=True; annotateClaim karpenter c-n2 $deadline=2026-03-01T12:00:00Z; deleteClaim karpenter n2; finishDeletion n2; setClaimCondition c-n3 DisruptionReason=True; annotateClaim karpenter c-n3 $deadline=2026-03-01T12:00:00Z; deleteClaim karpenter n3; finishDeletion n3`),
 		"a mark on a claim that Karpenter then deletes":                                   fine(`breakDisks n1; marks n1 $onPool now; deleteClaim karpenter n1`),

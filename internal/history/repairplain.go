@@ -32,6 +32,7 @@ func (r *replay) judgeRepairObject(o *remediationObject) {
 	r.judgeForm(o, n, as, p.template)
 	r.judgeLock(o, as, policyHolder(o.policy))
 	r.judgeOnlyOne(n, wrong)
+	r.judgeThreshold(n, rule, asked, wrong)
 	taken := 1
 	for _, other := range r.health.objects {
 		taken += one(other.policy == o.policy)

@@ -55,21 +55,22 @@ func TestPlantedInMarks(t *testing.T) {
 
 func TestPlantedInCauses(t *testing.T) {
 	judge(t, fiveClaims, repairCfg, map[string]tale{
-		"a healthy node":                                            caught(Unjustified, "no unhealthy condition", `marksAndDeletes n1 $onPool`),
-		"before its toleration has passed":                          caught(TooSoon, "tolerated until 13:01", `condition n1 Disk=True; pass 50s; marksAndDeletes n1 $onPool`),
-		"a clock that a recovery stopped":                           caught(TooSoon, "tolerated until", `condition n1 Disk=True; pass 40s; condition n1 Disk=False; pass 10s; condition n1 Disk=True; pass 40s; marksAndDeletes n1 $onPool`),
-		"before the pool's default has passed":                      caught(TooSoon, "tolerated until", `pool blue {"repair":{"defaultTolerationDuration":"20m"}}; condition n1 Ready=False; pass 15m; marksAndDeletes n1 $onPool`),
-		"before the recommended time has passed":                    caught(TooSoon, "tolerated until", `condition n1 Ready=Unknown; pass 29m; marksAndDeletes n1 $onPool`),
-		"before the toleration of a reason has passed":              caught(TooSoon, "tolerated until", `pool blue $badDisk^"policies":[^"policies":[{"conditionType":"Disk","reason":"Slow","toleration":"9m"},; condition n1 Disk=True/Slow; pass 5m; marksAndDeletes n1 $onPool`),
-		"before the toleration of a reason and a status has passed": caught(TooSoon, "tolerated until", `pool blue $badDisk^"policies":[^"policies":[{"conditionType":"Disk","conditionStatus":"True","reason":"Slow","toleration":"9m"},; condition n1 Disk=True/Slow; pass 5m; marksAndDeletes n1 $onPool`),
-		"for a reason that the policy does not name":                caught(Unjustified, "no unhealthy condition", `pool blue {"repair":{"policies":[{"conditionType":"Disk","conditionStatus":"True","reason":"Slow","toleration":"1m"}]}}; condition n1 Disk=True/Loud; pass 5m; marksAndDeletes n1 $onPool`),
-		"a condition that no list names":                            caught(Unjustified, "no unhealthy condition", `pool blue {"repair":{"policies":[{"conditionType":"Disk","toleration":"1m"}]}}; breakDisks n1; marksAndDeletes n1 $onPool`),
-		"while a condition is Unknown":                              caught(Unjustified, "nothing may start", `condition n1 Disk=Unknown; pass 5m; marksAndDeletes n1 $onPool`),
-		"healthy for longer than the lag":                           caught(Unjustified, "no unhealthy condition", `breakDisks n1; condition n1 Disk=False; pass 2s; marksAndDeletes n1 $onPool`),
-		"healthy again between the mark and the deletion":           caught(Unjustified, "we deleted the claim, by Repair/NodePool/blue, but the node has no unhealthy condition", `breakDisks n1; marks n1 $onPool now; condition n1 Disk=False; pass 2s; deleteClaim us n1`),
-		"switched off":           caught(Unjustified, "switched off", `pool blue $badDisk~"enabled":false; breakDisks n1; marksAndDeletes n1 $onPool`),
-		"a pool without a block": caught(Unjustified, "no rule with that name", `pool blue {}; condition n1 Ready=False; pass 1h; marksAndDeletes n1 $onPool`),
-		"a deleted pool":         caught(Unjustified, "no rule with that name", `breakDisks n1; deletePool admin blue; pass 2s; marksAndDeletes n1 $onPool`),
+		"a healthy node":                                                         caught(Unjustified, "no unhealthy condition", `marksAndDeletes n1 $onPool`),
+		"outside the windows":                                                    caught(Unjustified, "windows of the policy are closed", `pool blue $badDisk~"windows":[{"schedule":"@daily","duration":"4h"}]; breakDisks n1; marksAndDeletes n1 $onPool`),
+		"before its toleration has passed":                                       caught(TooSoon, "tolerated until 13:01", `condition n1 Disk=True; pass 50s; marksAndDeletes n1 $onPool`),
+		"a clock that a recovery stopped":                                        caught(TooSoon, "tolerated until", `condition n1 Disk=True; pass 40s; condition n1 Disk=False; pass 10s; condition n1 Disk=True; pass 40s; marksAndDeletes n1 $onPool`),
+		"before the pool's default has passed":                                   caught(TooSoon, "tolerated until", `pool blue {"repair":{"defaultTolerationDuration":"20m"}}; condition n1 Ready=False; pass 15m; marksAndDeletes n1 $onPool`),
+		"before the recommended time has passed":                                 caught(TooSoon, "tolerated until", `condition n1 Ready=Unknown; pass 29m; marksAndDeletes n1 $onPool`),
+		"before the toleration of a reason has passed":                           caught(TooSoon, "tolerated until", `pool blue $badDisk^"policies":[^"policies":[{"conditionType":"Disk","reason":"Slow","toleration":"9m"},; condition n1 Disk=True/Slow; pass 5m; marksAndDeletes n1 $onPool`),
+		"before the toleration of a reason and a status has passed":              caught(TooSoon, "tolerated until", `pool blue $badDisk^"policies":[^"policies":[{"conditionType":"Disk","conditionStatus":"True","reason":"Slow","toleration":"9m"},; condition n1 Disk=True/Slow; pass 5m; marksAndDeletes n1 $onPool`),
+		"for a reason that the policy does not name":                             caught(Unjustified, "no unhealthy condition", `pool blue {"repair":{"policies":[{"conditionType":"Disk","conditionStatus":"True","reason":"Slow","toleration":"1m"}]}}; condition n1 Disk=True/Loud; pass 5m; marksAndDeletes n1 $onPool`),
+		"a condition that no list names":                                         caught(Unjustified, "no unhealthy condition", `pool blue {"repair":{"policies":[{"conditionType":"Disk","toleration":"1m"}]}}; breakDisks n1; marksAndDeletes n1 $onPool`),
+		"while a condition is Unknown":                                           caught(Unjustified, "nothing may start", `condition n1 Disk=Unknown; pass 5m; marksAndDeletes n1 $onPool`),
+		"healthy for longer than the lag":                                        caught(Unjustified, "no unhealthy condition", `breakDisks n1; condition n1 Disk=False; pass 2s; marksAndDeletes n1 $onPool`),
+		"healthy again between the mark and the deletion":                        caught(Unjustified, "we deleted the claim, by Repair/NodePool/blue, but the node has no unhealthy condition", `breakDisks n1; marks n1 $onPool now; condition n1 Disk=False; pass 2s; deleteClaim us n1`),
+		"switched off":                                                           caught(Unjustified, "switched off", `pool blue $badDisk~"enabled":false; breakDisks n1; marksAndDeletes n1 $onPool`),
+		"a pool without a block":                                                 caught(Unjustified, "no rule with that name", `pool blue {}; condition n1 Ready=False; pass 1h; marksAndDeletes n1 $onPool`),
+		"a deleted pool":                                                         caught(Unjustified, "no rule with that name", `breakDisks n1; deletePool admin blue; pass 2s; marksAndDeletes n1 $onPool`),
 		"by a policy that is not in force, because the pool has a block":         caught(Unjustified, "no rule with that name", `policy all {"selector":{},"repair":{$disk}}; breakDisks n1; marksAndDeletes n1 Repair/RepairPolicy/all/blue`),
 		"by the younger of two policies":                                         caught(Unjustified, "no rule with that name", `pool blue {}; policy b {"nodePool":"blue","repair":{$disk}}; pass 1m; policy a {"nodePool":"blue","repair":{$disk}}; breakDisks n1; marksAndDeletes n1 Repair/RepairPolicy/a`),
 		"by a policy that selects the node, where another policy names the pool": caught(Unjustified, "no rule with that name", `pool blue {}; policy old {"selector":{"matchLabels":{"pool":"web"}},"repair":{$disk}}; pass 1m; policy new {"nodePool":"blue","repair":{$disk}}; breakDisks n1; marksAndDeletes n1 Repair/RepairPolicy/old/blue`),
@@ -124,24 +125,60 @@ func TestPlantedInTimeouts(t *testing.T) {
 func TestPlantedInBounds(t *testing.T) {
 	judge(t, fiveClaims, repairCfg, map[string]tale{
 		"one node more than the default percentage": caught(CapExceeded, "2 nodes of the pool are in repair: at most 1", `breakDisks n1 n2; marksAndDeletes n1 $onPool; marksAndDeletes n2 $onPool`),
-		"one more than the number":                  caught(CapExceeded, "3 nodes of the pool are in repair: at most 2", `pool blue $unbudgeted~"maxUnhealthy":2; breakDisks n1 n2 n3; marksAndDeletes n1 $onPool; marksAndDeletes n2 $onPool; marksAndDeletes n3 $onPool`),
-		"with none allowed":                         caught(CapExceeded, "at most 0", `pool blue $unbudgeted~"maxUnhealthy":0; breakDisks n1; marksAndDeletes n1 $onPool`),
-		"a percentage that is rounded down":         caught(CapExceeded, "at most 1", `pool blue $unbudgeted~"maxUnhealthy":"39%"; breakDisks n1 n2; marksAndDeletes n1 $onPool; marksAndDeletes n2 $onPool`),
+		"one more than the number":                  caught(CapExceeded, "3 nodes of the pool are in repair: at most 2", `pool blue $unbudgeted~"maxConcurrent":2; breakDisks n1 n2 n3; marksAndDeletes n1 $onPool; marksAndDeletes n2 $onPool; marksAndDeletes n3 $onPool`),
+		"with none allowed":                         caught(CapExceeded, "at most 0", `pool blue $unbudgeted~"maxConcurrent":0; breakDisks n1; marksAndDeletes n1 $onPool`),
+		"a percentage that is rounded down":         caught(CapExceeded, "at most 1", `pool blue $unbudgeted~"maxConcurrent":"39%"; breakDisks n1 n2; marksAndDeletes n1 $onPool; marksAndDeletes n2 $onPool`),
 		"while a node is only marked":               caught(CapExceeded, "at most 1", `breakDisks n1 n2; marks n1 $onPool now; marks n2 $onPool now`),
 		"while a deleted node is not replaced":      caught(CapExceeded, "at most 1", `breakDisks n1 n2; marksAndDeletes n1 $onPool; finishDeletion n1; pass 14m; marksAndDeletes n2 $onPool`),
 		"while the replacement is not ready":        caught(CapExceeded, "at most 1", `breakDisks n1 n2; marksAndDeletes n1 $onPool; finishDeletion n1; startingNodes blue n6; pass 1m; marksAndDeletes n2 $onPool`),
-		"where one node replaces two":               caught(CapExceeded, "2 nodes of the pool are in repair: at most 1", `pool blue $unbudgeted~"maxUnhealthy":2; breakDisks n1 n2 n3; marksAndDeletes n1 $onPool; marksAndDeletes n2 $onPool; finishDeletion n1; finishDeletion n2; readyNodes blue n6; pool blue $unbudgeted~"maxUnhealthy":1; pass 1m; marksAndDeletes n3 $onPool`),
-		"where replacements already exist":          caught(CapExceeded, "4 nodes of the pool are in repair: at most 3", `pool blue $unbudgeted~"maxUnhealthy":"60%"; breakDisks n1 n2 n3 n4; marksAndDeletes n1 $onPool; marksAndDeletes n2 $onPool; marksAndDeletes n3 $onPool; pass 1m; readyNodes blue n6; readyNodes blue n7; pass 1m; marksAndDeletes n4 $onPool`),
+		"where one node replaces two":               caught(CapExceeded, "2 nodes of the pool are in repair: at most 1", `pool blue $unbudgeted~"maxConcurrent":2; breakDisks n1 n2 n3; marksAndDeletes n1 $onPool; marksAndDeletes n2 $onPool; finishDeletion n1; finishDeletion n2; readyNodes blue n6; pool blue $unbudgeted~"maxConcurrent":1; pass 1m; marksAndDeletes n3 $onPool`),
+		"where replacements already exist":          caught(CapExceeded, "4 nodes of the pool are in repair: at most 3", `pool blue $unbudgeted~"maxConcurrent":"60%","unhealthyThreshold":"100%"; breakDisks n1 n2 n3 n4; marksAndDeletes n1 $onPool; marksAndDeletes n2 $onPool; marksAndDeletes n3 $onPool; pass 1m; readyNodes blue n6; readyNodes blue n7; pass 1m; marksAndDeletes n4 $onPool`),
 		"where the new node is of another pool":     caught(CapExceeded, "at most 1", `pool red $badDisk; breakDisks n1 n2; marksAndDeletes n1 $onPool; finishDeletion n1; readyNodes red r1; pass 1m; marksAndDeletes n2 $onPool`),
 		"where the ready node is older":             caught(CapExceeded, "at most 1", `condition n3 Ready=False; breakDisks n1 n2; marksAndDeletes n1 $onPool; finishDeletion n1; condition n3 Ready=True; pass 1m; marksAndDeletes n2 $onPool`),
 		"together with a timeout":                   caught(CapExceeded, "2 nodes of the pool are in repair: at most 1", `startingNodes blue n6; pass 1h; breakDisks n1; marksAndDeletes n6 $timedOut; marksAndDeletes n1 $onPool`),
 	})
 }
 
+func TestPlantedInSwitches(t *testing.T) {
+	annotatedPool := func(annotation, value string) func(s *story) {
+		return func(s *story) {
+			annotated(map[string]string{annotation: value})(s.pools["blue"])
+			s.tell("pool blue $badDisk; pass 1m; breakDisks n1; pass 1m")
+		}
+	}
+	const one = `marksAndDeletes n1 $onPool`
+	judge(t, fiveClaims, repairCfg, map[string]tale{
+		"a paused block":         caught(Unjustified, "the policy is paused", annotatedPool(pausedAnnotation, "now"), one),
+		"a block that observes":  caught(Unjustified, "the policy observes", annotatedPool(modeAnnotation, "Observe"), one),
+		"a policy that observes": caught(Unjustified, "the policy observes", `pool blue {}; policy p {"nodePool":"blue","mode":"Observe","repair":{$disk}}; pass 1m; breakDisks n1; pass 1m; marksAndDeletes n1 Repair/RepairPolicy/p`),
+		"not paused":             fine(annotatedPool(pausedAnnotation, "false"), one),
+	})
+	pausedSet := func(s *story) {
+		annotated(map[string]string{pausedAnnotation: "now"})(s.sets["deadlock"])
+		s.tell("set deadlock $deadlock; pass 1m; condition n2 KernelDeadlock=True; pass 1m")
+	}
+	const tainted = `condition n1 KernelDeadlock=True; we n1 +deadlock=$out; pass 1m`
+	judge(t, fiveNodes, testConfig, map[string]tale{
+		"a paused set keeps its taints": fine(tainted, pausedSet),
+		"a paused set":                  caught(Unjustified, "the set is paused", tainted, pausedSet, `we n2 +deadlock=$out`),
+		"a set that observes":           caught(Unjustified, "the set is in dry run", `set deadlock $deadlock^"type"^"mode":"Observe","type"; pass 1m; condition n1 KernelDeadlock=True; pass 1m; we n1 +deadlock=$out; pass 1m; we n1 -deadlock=$out`),
+	})
+}
+
+func TestPlantedInThresholds(t *testing.T) {
+	judge(t, fiveClaims, repairCfg, map[string]tale{
+		"one node more than the default of few nodes":      caught(GateIgnored, "4 nodes of the rule are unhealthy or not replaced yet: unhealthyThreshold allows 3", `breakDisks n1 n2 n3 n4; pass 1m; marksAndDeletes n1 $onPool`),
+		"one node more than the default percentage":        caught(GateIgnored, "3 nodes of the rule are unhealthy or not replaced yet: unhealthyThreshold allows 2", `readyNodes blue n6; pass 1m; breakDisks n1 n2 n3; pass 1m; marksAndDeletes n1 $onPool`),
+		"one node more than the number":                    caught(GateIgnored, "unhealthyThreshold allows 1", `pool blue $badDisk~"unhealthyThreshold":1; breakDisks n1 n2; pass 1m; marksAndDeletes n1 $onPool`),
+		"while a deleted node is not replaced":             caught(GateIgnored, "2 nodes of the rule are unhealthy or not replaced yet: unhealthyThreshold allows 1", `pool blue $unbudgeted~"unhealthyThreshold":1,"maxConcurrent":2; breakDisks n1; marksAndDeletes n1 $onPool; finishDeletion n1; pass 1m; breakDisks n2; pass 1m; marksAndDeletes n2 $onPool`),
+		"while other nodes wait for the end of their time": caught(GateIgnored, "unhealthyThreshold allows 1", `pool blue $badDisk~"unhealthyThreshold":1; breakDisks n1; condition n2 Disk=True; pass 1s; marksAndDeletes n1 $onPool`),
+	})
+}
+
 func TestPlantedInBudgets(t *testing.T) {
 	under := func(rows string) func(s *story) {
 		return func(s *story) {
-			s.pool("blue", strings.Replace(withRepair(badDisk, `"maxUnhealthy":"100%"`), `[{"nodes":"50%"}]`, rows, 1))
+			s.pool("blue", strings.Replace(withRepair(badDisk, `"maxConcurrent":"100%"`), `[{"nodes":"50%"}]`, rows, 1))
 			s.pass(2 * DefaultLag)
 		}
 	}
@@ -149,7 +186,7 @@ func TestPlantedInBudgets(t *testing.T) {
 	judge(t, fiveClaims, repairCfg, map[string]tale{
 		"one more than a number":                             caught(GateIgnored, "2 of 5 nodes are taken out of service: the disruption budgets of the pool allow 1", under(`[{"nodes":"1"}]`), two),
 		"one more than a percentage":                         caught(GateIgnored, "allow 1", under(`[{"nodes":"20%"}]`), two),
-		"one more than the default":                          caught(GateIgnored, "allow 1", `pool blue {"repair":{$disk,"maxUnhealthy":"100%"},"disruption":{}}; pass 1m`, two),
+		"one more than the default":                          caught(GateIgnored, "allow 1", `pool blue {"repair":{$disk,"maxConcurrent":"100%"},"disruption":{}}; pass 1m`, two),
 		"none are allowed":                                   caught(GateIgnored, "allow 0", under(`[{"nodes":"0"}]`), one),
 		"the smallest of several":                            caught(GateIgnored, "allow 1", under(`[{"nodes":"100%"},{"nodes":"1"}]`), two),
 		"one for this reason":                                caught(GateIgnored, "allow 1", under(`[{"nodes":"1","reasons":["Empty","Unhealthy"]}]`), two),
@@ -188,7 +225,7 @@ func TestPlantedInOtherWritesToClaims(t *testing.T) {
 		"a claim marked by an unknown author":                                caught(UnknownAuthor, "if it was us: we marked the claim", `marksAs unknown n1 $onPool now`),
 		"a pool made":                                                        caught(ForeignTouched, "we created the pool", `writePool us red {}`),
 		"a pool deleted":                                                     caught(ForeignTouched, "we deleted the pool", `deletePool us blue`),
-		"a block changed":                                                    caught(ForeignTouched, "the spec of the pool", `writePool us blue $badDisk~"maxUnhealthy":2`),
+		"a block changed":                                                    caught(ForeignTouched, "the spec of the pool", `writePool us blue $badDisk~"maxConcurrent":2`),
 		"a block restored without being configured":                          caught(ForeignTouched, "the spec of the pool", `pool blue {}; writePool us blue {"repair":{}}`),
 		"a pool written without a change":                                    caught(DoneTwice, "changed nothing", `writePool us blue $badDisk`),
 		"a policy made":                                                      caught(ForeignTouched, "we created the policy", `writePolicy us p {"nodePool":"x","repair":{}}`),

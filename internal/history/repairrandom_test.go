@@ -20,6 +20,7 @@ import (
 type drawnPool struct {
 	wait         time.Duration
 	most         string // the bound, as written; may be empty
+	threshold    string // of unhealthy nodes, as written; may be empty
 	mode, period string
 	budget       string // the number in its only budget; empty if there is none
 	off, vetoed  bool
@@ -27,7 +28,7 @@ type drawnPool struct {
 
 func (d drawnPool) spec() string {
 	block := fmt.Sprintf(`{"repair":{"policies":[{"conditionType":"Disk","conditionStatus":"True","toleration":%q}]}}`, d.wait)
-	for field, value := range map[string]string{"maxUnhealthy": d.most, "termination": d.mode, "terminationGracePeriod": d.period} {
+	for field, value := range map[string]string{"maxConcurrent": d.most, "unhealthyThreshold": d.threshold, "termination": d.mode, "terminationGracePeriod": d.period} {
 		if value != "" {
 			block = withRepair(block, fmt.Sprintf("%q:%q", field, value))
 		}
@@ -117,7 +118,7 @@ func (s *repairSimulator) live() {
 
 func (s *repairSimulator) draw(pool string) {
 	d := drawnPool{
-		wait: pick(s.t, 5*time.Second, 0, 30*time.Second), most: pick(s.t, "2", "", "1", "50%", "100%", "0"),
+		wait: pick(s.t, 5*time.Second, 0, 30*time.Second), most: pick(s.t, "2", "", "1", "50%", "100%", "0"), threshold: pick(s.t, "100%", "", "100%", "1", "50%"),
 		mode: pick(s.t, "", "Forceful", "Graceful"), budget: pick(s.t, "50%", "100%", "", "1", "2", "0"),
 		off: pick(s.t, false, false, false, true), vetoed: pick(s.t, false, false, false, false, true),
 	}
@@ -125,7 +126,7 @@ func (s *repairSimulator) draw(pool string) {
 		d.period = pick(s.t, "", "5m")
 	}
 	if s.ignores == "held" { // needs many failures in a row
-		d = drawnPool{wait: d.wait, most: "100%", budget: "100%"}
+		d = drawnPool{wait: d.wait, most: "100%", threshold: "100%", budget: "100%"}
 	}
 	d.vetoed = d.vetoed && s.pools[pool] != nil
 	if s.pools[pool] != nil {
@@ -360,6 +361,8 @@ func (s *repairSimulator) objections(node, rule string, isUnderWay bool) (why []
 	} else {
 		say(s.unhealthy[node].IsZero(), "well")
 		say(!isUnderWay && !s.unhealthy[node].IsZero() && s.unhealthy[node].Add(d.wait+time.Second).After(s.now), "soon")
+		least, _ := s.thresholds(pool)
+		say(!isUnderWay && s.unhealthyIn(pool, false)+s.inRepair(pool) > least, "threshold")
 	}
 	say(!isUnderWay && s.inRepair(pool)+1 > s.bound(pool, s.members(pool)), "bound")
 	total, going := 0, 0
@@ -408,6 +411,38 @@ func (s *repairSimulator) bound(pool string, nodes int) int {
 	return naive.Allows(&limit, nodes)
 }
 
+// unhealthyIn counts the unhealthy nodes of a pool, or only those that every writer counts. Nodes in
+// repair do not count.
+func (s *repairSimulator) unhealthyIn(pool string, isSure bool) (count int) {
+	for name, n := range s.nodes {
+		count += one(n.Labels[poolLabel] == pool && !s.unhealthy[name].IsZero() && (s.marked[name] == "" || isSure) && (s.ready[name] || !isSure))
+	}
+	return count
+}
+
+// thresholds returns the smallest and the largest number of unhealthy nodes that a writer may find
+// allowed in a pool. Writers count new nodes and deleted nodes at different times.
+func (s *repairSimulator) thresholds(pool string) (least, most int) {
+	limit, err := limitIn(cmp.Or(s.terms[pool].threshold, "20%"))
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	limit.RoundUp = true
+	if s.terms[pool].threshold == "" {
+		limit.Few, limit.FewNumber = 5, 49
+	}
+	ready, all := 0, len(s.spots)
+	for name, n := range s.nodes {
+		all += one(n.Labels[poolLabel] == pool)
+		ready += one(n.Labels[poolLabel] == pool && s.ready[name])
+	}
+	least = all
+	for total := ready; total <= all; total++ {
+		least, most = min(least, naive.Allows(&limit, total)), max(most, naive.Allows(&limit, total))
+	}
+	return least, most
+}
+
 func (s *repairSimulator) allowed(pool string, total int) int {
 	limit, err := limitIn(cmp.Or(s.terms[pool].budget, "10%"))
 	if err != nil {
@@ -426,6 +461,9 @@ func (s *repairSimulator) isSure(node string) bool {
 		return s.lastFailure[pool].Add(9 * time.Minute).After(s.now)
 	case "soon": // timestamps are whole seconds, may be of the second before, and the lag is tolerated
 		return s.unhealthy[node].Truncate(time.Second).Add(s.terms[pool].wait - 2*time.Second).After(s.now)
+	case "threshold":
+		_, most := s.thresholds(pool)
+		return s.unhealthyIn(pool, true) > most
 	case "young":
 		return s.born[node].Truncate(time.Second).Add(10*time.Minute - 2*time.Second).After(s.now)
 	}
@@ -446,12 +484,12 @@ func TestRandomPermittedRepairsHaveNoViolation(t *testing.T) {
 		saw["marked"] += report.Marks
 		saw["deleted"] += report.Terminations
 		saw["called off"] += report.Unmarks
-	}, "marked", "deleted", "called off", "timed out", "of an old template", "replaced", "veto", "off", "ready", "young", "held", "well", "soon", "bound", "budget")
+	}, "marked", "deleted", "called off", "timed out", "of an old template", "replaced", "veto", "off", "ready", "young", "held", "well", "soon", "threshold", "bound", "budget")
 }
 
 // A controller without other errors ignores one rule, once.
 func TestRandomRepairsThatIgnoreARuleAreCaught(t *testing.T) {
-	kinds := map[string]Kind{"veto": Unjustified, "off": Unjustified, "ready": Unjustified, "young": TooSoon, "held": TooSoon, "well": Unjustified, "soon": TooSoon, "bound": CapExceeded, "budget": GateIgnored}
+	kinds := map[string]Kind{"veto": Unjustified, "off": Unjustified, "ready": Unjustified, "young": TooSoon, "held": TooSoon, "well": Unjustified, "soon": TooSoon, "threshold": GateIgnored, "bound": CapExceeded, "budget": GateIgnored}
 	runRandom(t, repairSimulators(slices.Sorted(maps.Keys(kinds))...), func(t *rapid.T, s *repairSimulator, saw map[string]int) {
 		if s.wrong == "" {
 			return
@@ -463,5 +501,5 @@ func TestRandomRepairsThatIgnoreARuleAreCaught(t *testing.T) {
 			t.Fatalf("%s on %s: %v %s\n%s", s.ignores, s.wrong, err, report, s)
 		}
 		saw["caught "+s.ignores]++
-	}, "caught veto", "caught off", "caught ready", "caught young", "caught held", "caught well", "caught soon", "caught bound", "caught budget")
+	}, "caught veto", "caught off", "caught ready", "caught young", "caught held", "caught well", "caught soon", "caught threshold", "caught bound", "caught budget")
 }

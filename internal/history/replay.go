@@ -32,6 +32,7 @@ type replay struct {
 
 	health  healthState
 	repairs repairState
+	rails   railState
 	// suspects describes the author of the current change if it may be us.
 	suspects string
 }
@@ -45,6 +46,7 @@ type node struct {
 	sets   map[string]*nodeSet
 	checks map[string]*nodeCheck
 	nodeRepair
+	nodeRails
 
 	// The changes of other writers that may cause a write of ours: their number, the time
 	// of the last change, and the taints that they removed.
@@ -223,6 +225,7 @@ func (r *replay) author(change testbed.Change, n *node, after facts) (ours, prov
 // learn stores a new version of the node.
 func (r *replay) learn(n *node, after facts) {
 	r.beforeNode(n)
+	r.beforeRails(n)
 	if n.object != nil {
 		r.beforeRepair(n)
 	}
@@ -249,6 +252,7 @@ func (r *replay) learn(n *node, after facts) {
 	r.noteReady(n, after)
 	r.notePoolReady(n, after)
 	n.facts = after
+	since(&n.closedSince, n.closedByOthers(), r.at.Time)
 	for set := range after.carried {
 		r.set(set)
 	}
@@ -332,7 +336,7 @@ func (r *replay) setChanged(change testbed.Change) {
 	switch {
 	case isDeleted(change):
 		s.object, s.rule = nil, nil
-	case before != nil && reflect.DeepEqual(before.Object["spec"], change.Object.Object["spec"]):
+	case before != nil && reflect.DeepEqual(before.Object["spec"], change.Object.Object["spec"]) && isPaused(before) == isPaused(change.Object):
 		return
 	default:
 		was := s.rule
@@ -340,6 +344,7 @@ func (r *replay) setChanged(change testbed.Change) {
 		if r.cfg.Refused != nil && r.cfg.Refused(s.name, change.Object.GetGeneration()) {
 			s.rule = &rule{invalid: "the controller had to refuse it"}
 		}
+		s.rule.paused = isPaused(change.Object)
 		if was != nil && s.rule.invalid != "" {
 			if s.rule.lastValid = was; was.invalid != "" {
 				s.rule.lastValid = was.lastValid
@@ -348,6 +353,14 @@ func (r *replay) setChanged(change testbed.Change) {
 	}
 	r.asked(s)
 }
+
+// isPaused reports whether an annotation pauses a policy.
+func isPaused(policy *unstructured.Unstructured) bool {
+	reason, is := policy.GetAnnotations()[pausedAnnotation]
+	return is && reason != "false"
+}
+
+const pausedAnnotation = "autohealer.resourcestack.com/paused"
 
 // asked stores a changed spec of a set.
 func (r *replay) asked(s *set) {

@@ -81,6 +81,8 @@ func (c Counts) short(atLeast Counts) []string {
 		{"deletions of claims", c.Terminations, atLeast.Terminations},
 		{"statuses of repair policies", c.PolicyStatuses, atLeast.PolicyStatuses},
 		{"repair blocks restored", c.Restores, atLeast.Restores},
+		{"steps under Guardrails", c.Railed, atLeast.Railed},
+		{"statuses of Guardrails", c.RailStatuses, atLeast.RailStatuses},
 	} {
 		if n.got < n.want {
 			missing = append(missing, fmt.Sprintf("%d %s, want at least %d", n.got, n.what, n.want))

@@ -42,8 +42,9 @@ const (
 
 // words are what a script writes as $name.
 var words = map[string]string{
-	"deadlock": deadlock, "ntp": ntp, "out": out, "back": back, "late": late,
+	"rails": roomyRails, "deadlock": deadlock, "ntp": ntp, "out": out, "back": back, "late": late,
 	// A set that waits for five minutes, and a set on Unknown.
+	"night":   `{"type":"N","effect":"NoExecute","taintKey":"example.com/night","windows":[{"schedule":"0 22 * * *","timeZone":"UTC","duration":"4h"}],"conditions":{"A":{"status":true}}}`,
 	"slow":    `{"type":"S","effect":"NoSchedule","taintKey":"example.com/slow","conditions":{"A":{"status":true,"duration":"5m"}}}`,
 	"runtime": `{"type":"R","effect":"NoSchedule","taintKey":"example.com/r","conditions":{"Runtime":{"status":"unknown"}}}`,
 
@@ -70,6 +71,7 @@ var verbs map[string]any
 
 func init() {
 	verbs = map[string]any{
+		"guardrails": (*story).guardrails, "deleteGuardrails": (*story).deleteGuardrails, "cordon": (*story).cordon,
 		"pass": (*story).pass, "node": (*story).node, "deleteNode": (*story).deleteNode, "condition": (*story).condition, "stamped": (*story).stamped,
 		"label": (*story).label, "foreign": (*story).foreign, "takeAway": (*story).takeAway, "set": (*story).set, "deleteSet": (*story).deleteSet,
 		"we": (*story).we, "weUnrecorded": (*story).weUnrecorded, "deadlocked": (*story).deadlocked, "by": (*story).by, "writeAgain": (*story).writeAgain,
@@ -118,6 +120,13 @@ func init() {
 				s.condition("new-"+node, "Ready=True")
 			}
 		},
+	}
+	for verb, script := range railVerbs {
+		verbs[verb] = func(s *story, nodes ...string) {
+			for _, node := range nodes {
+				s.tell(strings.ReplaceAll(script, "NODE", node))
+			}
+		}
 	}
 }
 

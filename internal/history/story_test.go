@@ -53,7 +53,7 @@ type story struct {
 	nodes   map[string]*corev1.Node
 	made    testbed.Recording
 
-	sets, checks, pools, policies, claims kept
+	sets, checks, pools, policies, claims, rails kept
 
 	templates kept // by kind
 	objects   kept // by kind and node
@@ -68,7 +68,7 @@ func newStory(tb testing.TB) *story {
 	tb.Helper()
 	return &story{
 		tb: tb, now: time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC), version: 1000, nodes: map[string]*corev1.Node{},
-		sets: kept{}, checks: kept{}, pools: kept{}, policies: kept{}, claims: kept{}, templates: kept{}, objects: kept{}, leases: kept{},
+		sets: kept{}, checks: kept{}, pools: kept{}, policies: kept{}, claims: kept{}, rails: kept{}, templates: kept{}, objects: kept{}, leases: kept{},
 	}
 }
 

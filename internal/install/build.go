@@ -31,8 +31,8 @@ func Clean() {
 
 // Build builds the program in a folder of this module, for example cmd/autohealer-agent,
 // once per process. It uses the race detector if this process does, or if RACE_PROGRAMS is
-// set. It returns the path.
-func Build(ctx context.Context, room string) (string, error) {
+// set. The first call can add flags of go build. It returns the path.
+func Build(ctx context.Context, room string, flags ...string) (string, error) {
 	built.mu.Lock()
 	defer built.mu.Unlock()
 	if built.folder == "" {
@@ -44,14 +44,14 @@ func Build(ctx context.Context, room string) (string, error) {
 	}
 	err, done := built.programs[room]
 	if !done {
-		err = compile(ctx, room, built.folder)
+		err = compile(ctx, room, built.folder, flags)
 		built.programs[room] = err
 	}
 	return filepath.Join(built.folder, filepath.Base(room)), err
 }
 
-func compile(ctx context.Context, room, into string) error {
-	args := []string{"build", "-tags", "grpcnotrace", "-o", into} // as in the Makefile
+func compile(ctx context.Context, room, into string, flags []string) error {
+	args := append([]string{"build", "-tags", "grpcnotrace", "-o", into}, flags...) // as in the Makefile
 	if raced || os.Getenv("RACE_PROGRAMS") != "" {
 		args = append(args, "-race")
 	}

@@ -48,8 +48,9 @@ type Fixture struct {
 	wait        testkit.Wait
 }
 
-// NewFixture starts a cluster and installs the controller. The client knows the types of
-// Kubernetes and the added ones. The wait applies to the methods of the fixture.
+// NewFixture starts a cluster and installs the controller, with Guardrails that limit as little
+// as possible. The client knows the types of Kubernetes and the added ones. The wait applies to
+// the methods of the fixture.
 func NewFixture(tb testing.TB, wait testkit.Wait, cfg testbed.Config, types ...func(*runtime.Scheme) error) *Fixture {
 	tb.Helper()
 	// Otherwise a stopping API server waits a minute for its watches to end.
@@ -57,6 +58,7 @@ func NewFixture(tb testing.TB, wait testkit.Wait, cfg testbed.Config, types ...f
 	f := &Fixture{Cluster: testbed.New(tb, cfg), wait: wait}
 	f.wait.Explain = f.LogTail
 	testkit.Must(tb, Install(tb.Context(), f.Cluster))
+	testkit.Must(tb, Unlimit(tb.Context(), f.Cluster))
 	scheme := runtime.NewScheme()
 	for _, add := range append(types, clientgoscheme.AddToScheme) {
 		testkit.Must(tb, add(scheme))

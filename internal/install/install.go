@@ -49,6 +49,22 @@ func Install(ctx context.Context, c *testbed.Cluster) error {
 	return err
 }
 
+// unlimited is a Guardrails object that limits as little as possible.
+const unlimited = `{
+	apiVersion: autohealer.resourcestack.com/v1alpha1, kind: Guardrails, metadata: {name: cluster},
+	spec: {
+		maxInTreatment: 100%, maxUnschedulable: 100%, pace: {max: 100%}, topology: [],
+		correlatedFailure: {keys: []}, maxAttempts: {limit: 1000, window: 1m},
+	},
+}`
+
+// Unlimit lifts the default limits on all policies together, for clusters that show what one
+// policy does.
+func Unlimit(ctx context.Context, c *testbed.Cluster) error {
+	_, err := c.KubectlApply(ctx, unlimited)
+	return err
+}
+
 // install applies manifests of deploy and further objects at once: each run of kubectl costs
 // about as much CPU time as the API server needs for the objects.
 func install(ctx context.Context, c *testbed.Cluster, patterns []string, more ...string) error {
@@ -90,6 +106,8 @@ type Options struct {
 	Unready bool
 	// Args are added to its command line, and take precedence.
 	Args []string
+	// Env is added to its environment.
+	Env []string
 }
 
 // Controller is a running controller.
@@ -155,7 +173,7 @@ func Start(ctx context.Context, c *testbed.Cluster, o Options) (*Controller, err
 		Name:  o.Name,
 		Path:  o.Program,
 		Args:  append(args, o.Args...),
-		Env:   []string{"GORACE=halt_on_error=1"},
+		Env:   append([]string{"GORACE=halt_on_error=1"}, o.Env...),
 		Ready: func(ctx context.Context) error { return testkit.Answers(ctx, "http://"+probes+probe) },
 	})
 	if err != nil {

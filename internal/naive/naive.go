@@ -50,6 +50,7 @@ type When struct {
 type Limit struct {
 	Number                    int
 	Percent, RoundUp, Healthy bool
+	Few, FewNumber            int // of at most Few nodes, a percentage is FewNumber
 }
 
 // Verdict says whether conditions match.
@@ -130,12 +131,16 @@ func Allows(l *Limit, selected int) int {
 	}
 	n := l.Number
 	if l.Percent {
-		hundredths := selected * l.Number
+		if l.Few > 0 && selected <= l.Few {
+			n = l.FewNumber
+		}
+		hundredths := selected * n
+		isNone := n == 0
 		n = hundredths / 100
 		switch {
 		case l.RoundUp && hundredths%100 > 0:
 			n++
-		case !l.RoundUp && n < 1 && l.Number > 0:
+		case !l.RoundUp && n < 1 && !isNone:
 			n = 1
 		}
 	}

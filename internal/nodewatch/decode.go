@@ -15,20 +15,21 @@ import (
 
 // Field numbers in the .proto files of Kubernetes.
 const (
-	nodeMeta, nodeSpec          = 1, 2 // core/v1 Node
-	nodeStatus                  = 3
-	metaName, metaUID           = 1, 5 // meta/v1 ObjectMeta
-	metaVersion, metaCreated    = 6, 8
-	metaDeleted                 = 9
-	metaLabels, metaAnnotations = 11, 12
-	specProviderID, specTaints  = 3, 5 // core/v1 NodeSpec
-	specUnschedulable           = 4
-	statusConditions            = 4 // core/v1 NodeStatus
-	conditionType               = 1 // core/v1 NodeCondition
-	conditionStatus             = 2
-	conditionTransition         = 4
-	conditionReason             = 5
-	entryKey, entryValue        = 1, 2 // of a map
+	nodeMeta, nodeSpec           = 1, 2 // core/v1 Node
+	nodeStatus                   = 3
+	metaName, metaUID            = 1, 5 // meta/v1 ObjectMeta
+	metaVersion, metaCreated     = 6, 8
+	metaDeleted                  = 9
+	metaLabels, metaAnnotations  = 11, 12
+	specProviderID, specTaints   = 3, 5 // core/v1 NodeSpec
+	specUnschedulable            = 4
+	statusConditions, statusInfo = 4, 7 // core/v1 NodeStatus
+	infoImage                    = 5    // core/v1 NodeSystemInfo
+	conditionType                = 1    // core/v1 NodeCondition
+	conditionStatus              = 2
+	conditionTransition          = 4
+	conditionReason              = 5
+	entryKey, entryValue         = 1, 2 // of a map
 )
 
 // decoder decodes events. It remembers every node, so that it can distinguish a heartbeat from
@@ -112,7 +113,7 @@ func (d *decoder) node(message []byte, last bool) (*corev1.Node, error) {
 type parts struct {
 	name, uid, version                      []byte
 	created, deleted, providerID            []byte
-	unschedulable                           []byte
+	unschedulable, image                    []byte
 	labels, annotations, taints, conditions [][]byte
 }
 
@@ -126,7 +127,7 @@ func (p *parts) find(message []byte) error {
 		case nodeSpec:
 			return protowatch.Fields(value, p.findSpec)
 		case nodeStatus:
-			return protowatch.Fields(value, protowatch.CollectField(statusConditions, &p.conditions))
+			return protowatch.Fields(value, p.findStatus)
 		}
 		return nil
 	})
@@ -140,6 +141,16 @@ func (p *parts) findSpec(number protowire.Number, value []byte) error {
 		p.taints = append(p.taints, value)
 	case specUnschedulable:
 		p.unschedulable = value
+	}
+	return nil
+}
+
+func (p *parts) findStatus(number protowire.Number, value []byte) error {
+	switch number {
+	case statusConditions:
+		p.conditions = append(p.conditions, value)
+	case statusInfo:
+		return protowatch.Fields(value, protowatch.KeepField(infoImage, &p.image))
 	}
 	return nil
 }
@@ -174,7 +185,7 @@ func (p *parts) findMeta(number protowire.Number, value []byte) error {
 
 // appendContent appends all parts except the version, in an unambiguous form.
 func (p *parts) appendContent(to []byte) ([]byte, error) {
-	for _, part := range [...][]byte{p.uid, p.created, p.deleted, p.providerID, p.unschedulable} {
+	for _, part := range [...][]byte{p.uid, p.created, p.deleted, p.providerID, p.unschedulable, p.image} {
 		to = protowire.AppendBytes(to, part)
 	}
 	for _, list := range [][][]byte{p.labels, p.annotations, p.taints} {
@@ -219,6 +230,7 @@ func (d *decoder) build(p *parts) (*corev1.Node, error) {
 	n.Spec.ProviderID = string(p.providerID)
 	unschedulable, _ := protowire.ConsumeVarint(p.unschedulable) // empty means false
 	n.Spec.Unschedulable = unschedulable == 1
+	n.Status.NodeInfo.OSImage = d.intern(p.image)
 	if err := n.CreationTimestamp.Unmarshal(p.created); err != nil {
 		return nil, err
 	}

@@ -94,7 +94,7 @@ func drawNode(t *rapid.T) *corev1.Node {
 	for range rapid.IntRange(0, 2).Draw(t, "images") {
 		node.Status.Images = append(node.Status.Images, corev1.ContainerImage{Names: []string{text.Draw(t, "image")}, SizeBytes: 1})
 	}
-	node.Status.NodeInfo.KernelVersion = text.Draw(t, "kernel")
+	node.Status.NodeInfo.KernelVersion, node.Status.NodeInfo.OSImage = text.Draw(t, "kernel"), text.Draw(t, "os")
 	return node
 }
 
@@ -102,7 +102,7 @@ func drawNode(t *rapid.T) *corev1.Node {
 func edit(t *rapid.T, node *corev1.Node) (counts bool) {
 	at := func(length int) int { return rapid.IntRange(0, length-1).Draw(t, "which") }
 	node.ResourceVersion = rapid.StringMatching("[1-9][0-9]{0,3}").Draw(t, "newVersion")
-	switch rapid.IntRange(0, 14).Draw(t, "edit") {
+	switch rapid.IntRange(0, 15).Draw(t, "edit") {
 	case 0:
 		for i := range node.Status.Conditions {
 			node.Status.Conditions[i].LastHeartbeatTime = metav1.Unix(1<<32, 0)
@@ -120,6 +120,9 @@ func edit(t *rapid.T, node *corev1.Node) (counts bool) {
 		return true
 	case 14:
 		node.Spec.Unschedulable = !node.Spec.Unschedulable
+		return true
+	case 15:
+		node.Status.NodeInfo.OSImage += "+"
 		return true
 	case 13:
 		node.DeletionTimestamp = new(metav1.Unix(1<<34, 0))

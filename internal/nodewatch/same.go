@@ -10,6 +10,7 @@ import (
 // Same reports whether two trimmed nodes differ only in their resourceVersion.
 func Same(a, b *corev1.Node) bool {
 	return a.UID == b.UID && a.DeletionTimestamp.Equal(b.DeletionTimestamp) && a.Spec.ProviderID == b.Spec.ProviderID && a.Spec.Unschedulable == b.Spec.Unschedulable &&
+		a.Status.NodeInfo.OSImage == b.Status.NodeInfo.OSImage &&
 		maps.Equal(a.Labels, b.Labels) && maps.Equal(a.Annotations, b.Annotations) &&
 		slices.EqualFunc(a.Spec.Taints, b.Spec.Taints, sameTaint) &&
 		(isSameSlice(a.Status.Conditions, b.Status.Conditions) || slices.EqualFunc(a.Status.Conditions, b.Status.Conditions, sameCondition))

@@ -8,6 +8,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/resourcestack/autohealer/internal/karpenter"
+	"github.com/resourcestack/autohealer/internal/nodepause"
 	"github.com/resourcestack/autohealer/internal/ownership"
 	"github.com/resourcestack/autohealer/internal/remediation"
 	"github.com/resourcestack/autohealer/internal/testkit"
@@ -40,6 +41,7 @@ func TestSameComparesAllTrimmedFields(t *testing.T) {
 		"the ownership annotation": {func(n *corev1.Node) { n.Annotations[ownership.Annotation] = "other" }, false},
 		"a confirmation":           {func(n *corev1.Node) { n.Annotations[remediation.ConfirmedAnnotation] = "" }, false},
 		"a cordon":                 {func(n *corev1.Node) { n.Spec.Unschedulable = true }, false},
+		"an image":                 {func(n *corev1.Node) { n.Status.NodeInfo.OSImage = "new" }, false},
 		"a taint gone":             {func(n *corev1.Node) { n.Spec.Taints = nil }, false},
 		"a taint's effect":         {func(n *corev1.Node) { n.Spec.Taints[0].Effect = "NoSchedule" }, false},
 		"a taint's value":          {func(n *corev1.Node) { n.Spec.Taints[0].Value = "v" }, false},
@@ -60,7 +62,7 @@ func TestTrimKeepsOnlyUsedFields(t *testing.T) {
 		ObjectMeta: metav1.ObjectMeta{
 			Name: "n", UID: "u", ResourceVersion: "7", Labels: map[string]string{"l": "v"}, DeletionTimestamp: new(metav1.Unix(100, 0)),
 			Annotations: map[string]string{
-				ownership.Annotation: "note", remediation.ConfirmedAnnotation: "", "other": "long text",
+				ownership.Annotation: "note", nodepause.Annotation: "until=x", remediation.ConfirmedAnnotation: "", "other": "long text",
 				karpenter.DoNotRepairAnnotation: "true", karpenter.OurDoNotRepairAnnotation: "",
 			},
 			ManagedFields: []metav1.ManagedFieldsEntry{{Manager: "kubelet"}},
@@ -73,11 +75,11 @@ func TestTrimKeepsOnlyUsedFields(t *testing.T) {
 	}
 	slim := Trim(node)
 	if slim.Name != "n" || slim.UID != "u" || slim.ResourceVersion != "7" || slim.Labels["l"] != "v" || slim.DeletionTimestamp == nil || slim.Spec.ProviderID != "kwok://n" ||
-		slim.Annotations[ownership.Annotation] != "note" || !slices.Equal(slim.Spec.Taints, node.Spec.Taints) ||
+		slim.Annotations[ownership.Annotation] != "note" || slim.Annotations[nodepause.Annotation] != "until=x" || !slices.Equal(slim.Spec.Taints, node.Spec.Taints) ||
 		slim.Status.Conditions[0].Reason != "KubeletReady" {
 		t.Errorf("a used field is missing: %+v", slim)
 	}
-	if len(slim.ManagedFields)+len(slim.Status.Images) > 0 || len(slim.Annotations) != 4 || slim.Spec.PodCIDR != "" ||
+	if len(slim.ManagedFields)+len(slim.Status.Images) > 0 || len(slim.Annotations) != 5 || slim.Spec.PodCIDR != "" ||
 		slim.Status.Conditions[0].Message != "" || !slim.Status.Conditions[0].LastHeartbeatTime.IsZero() {
 		t.Errorf("an unused field is kept: %+v", slim)
 	}

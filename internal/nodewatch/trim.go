@@ -5,13 +5,14 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/resourcestack/autohealer/internal/karpenter"
+	"github.com/resourcestack/autohealer/internal/nodepause"
 	"github.com/resourcestack/autohealer/internal/ownership"
 	"github.com/resourcestack/autohealer/internal/remediation"
 )
 
 // keptAnnotations are the annotations that Autohealer reads.
 var keptAnnotations = [...]string{
-	ownership.Annotation, remediation.ConfirmedAnnotation, karpenter.DoNotRepairAnnotation, karpenter.OurDoNotRepairAnnotation,
+	ownership.Annotation, nodepause.Annotation, remediation.ConfirmedAnnotation, karpenter.DoNotRepairAnnotation, karpenter.OurDoNotRepairAnnotation,
 }
 
 // Trim keeps the fields of a node that Autohealer reads or writes back, without images,
@@ -24,6 +25,7 @@ func Trim(n *corev1.Node) *corev1.Node {
 		},
 		Spec: corev1.NodeSpec{ProviderID: n.Spec.ProviderID, Taints: n.Spec.Taints, Unschedulable: n.Spec.Unschedulable},
 	}
+	trimmed.Status.NodeInfo.OSImage = n.Status.NodeInfo.OSImage
 	for _, key := range keptAnnotations {
 		if value, ok := n.Annotations[key]; ok {
 			if trimmed.Annotations == nil {

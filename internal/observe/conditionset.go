@@ -35,6 +35,12 @@ func conditionSet(name string, spec v1alpha1.ConditionSetSpec) (triage.Rule, err
 	case len(spec.Conditions) > v1alpha1.MaxConditions:
 		return triage.Rule{}, &triage.FieldError{Field: "spec.conditions", Value: strconv.Itoa(len(spec.Conditions)), Problem: fmt.Sprintf("a set has at most %d conditions", v1alpha1.MaxConditions)}
 	}
+	if err := ValidateMode(spec.Mode); err != nil {
+		return triage.Rule{}, err
+	}
+	if spec.DryRun && spec.Mode == v1alpha1.PolicyEnforce {
+		return triage.Rule{}, &triage.FieldError{Field: "spec.dryRun", Value: "true", Problem: "it means mode: Observe, and mode is Enforce; want mode alone, so remove dryRun"}
+	}
 	who, err := nodeSelector(spec.Selector)
 	if err != nil {
 		return triage.Rule{}, err
@@ -45,7 +51,8 @@ func conditionSet(name string, spec v1alpha1.ConditionSetSpec) (triage.Rule, err
 		Effect:       string(spec.Effect),
 		Selector:     who,
 		ControlPlane: asksForControlPlane(who),
-		DryRun:       spec.DryRun,
+		DryRun:       spec.Observes(),
+		Windows:      windows(spec.Windows),
 	}
 	if spec.MaxUnhealthy != nil {
 		policy.MaxUnhealthy = spec.MaxUnhealthy.String()

@@ -123,6 +123,11 @@ func TestConditionSet(t *testing.T) {
 			func(r *triage.Rule) { r.Response.Taint.Effect, r.Bound.Cap = triage.PreferNoSchedule, nil }},
 		{"can be on dry run", func(s *v1alpha1.ConditionSetSpec) { s.DryRun = true },
 			func(r *triage.Rule) { r.DryRun = true }},
+		{"can observe", func(s *v1alpha1.ConditionSetSpec) { s.Mode = v1alpha1.PolicyObserve },
+			func(r *triage.Rule) { r.DryRun = true }},
+		{"can be on dry run and observe", func(s *v1alpha1.ConditionSetSpec) { s.DryRun, s.Mode = true, v1alpha1.PolicyObserve },
+			func(r *triage.Rule) { r.DryRun = true }},
+		{"enforces explicitly", func(s *v1alpha1.ConditionSetSpec) { s.Mode = v1alpha1.PolicyEnforce }, func(*triage.Rule) {}},
 		{"selects every node with an empty selector", func(s *v1alpha1.ConditionSetSpec) { s.Selector = &metav1.LabelSelector{} },
 			func(*triage.Rule) {}},
 		{"supports every selector operator", func(s *v1alpha1.ConditionSetSpec) {
@@ -202,6 +207,8 @@ func TestConditionSetRefuses(t *testing.T) {
 			}
 		}, "spec.conditions", "33", "at most 32"},
 		{"a reserved taint key", func(s *v1alpha1.ConditionSetSpec) { s.TaintKey = "node.kubernetes.io/not-ready" }, "spec.taintKey", "node.kubernetes.io/not-ready", "reserved"},
+		{"an unknown mode", func(s *v1alpha1.ConditionSetSpec) { s.Mode = "Paused" }, "spec.mode", "Paused", "want Enforce or Observe"},
+		{"a dry run that enforces", func(s *v1alpha1.ConditionSetSpec) { s.DryRun, s.Mode = true, v1alpha1.PolicyEnforce }, "spec.dryRun", "true", "remove dryRun"},
 		{"an invalid effect", func(s *v1alpha1.ConditionSetSpec) { s.Effect = "Evict" }, "spec.effect", "Evict", "NoExecute"},
 		{"no conditions", func(s *v1alpha1.ConditionSetSpec) { s.Conditions = nil }, "spec.conditions", "", "at least one"},
 		{"a condition without a type", func(s *v1alpha1.ConditionSetSpec) { s.Conditions[""] = v1alpha1.SetCondition{Status: "True"} }, "spec.conditions[0]", "", "condition type"},

@@ -38,9 +38,9 @@ func TestGuardrailsCompilesTheExample(t *testing.T) {
 			Pace:          &triage.Pace{Limit: triage.Limit{Number: 5}, Period: 10 * time.Minute},
 			Topology:      []triage.Share{{Label: "topology.kubernetes.io/zone", Limit: share(25)}, {Label: "example.com/rack", Limit: triage.Limit{Number: 1}}},
 			KeepLast:      true,
-		},
-		CorrelatedFailure: &dialect.FailureRail{
-			Threshold: share(30), MinNodes: 5, Window: 10 * time.Minute, Keys: []string{"topology.kubernetes.io/zone", "image"}, LongestHold: 2 * time.Hour,
+			CorrelatedFailure: &triage.CorrelatedFailure{
+				Threshold: share(30), MinNodes: 5, Window: 10 * time.Minute, Labels: []string{"topology.kubernetes.io/zone"}, Image: true, LongestHold: 2 * time.Hour,
+			},
 		},
 		MaxAttempts: dialect.AttemptRail{Limit: 2, Window: 12 * time.Hour},
 		Respect:     respect,
@@ -59,7 +59,7 @@ func TestGuardrailsKeepsEmptyLists(t *testing.T) {
 		CorrelatedFailure: v1alpha1.CorrelatedFailure{Keys: []v1alpha1.DomainKey{}},
 		Pace:              v1alpha1.Pace{AtLeast: new(int32(0))},
 	}))).Must(t)
-	if len(rails.Core.Hold) != 3 || len(rails.Core.Topology) != 0 || rails.CorrelatedFailure != nil || rails.Core.Pace.AtLeast != 0 {
+	if len(rails.Core.Hold) != 3 || len(rails.Core.Topology) != 0 || rails.Core.CorrelatedFailure != nil || rails.Core.Pace.AtLeast != 0 {
 		t.Errorf("compiled to %+v", rails)
 	}
 }

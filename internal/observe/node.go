@@ -7,6 +7,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/resourcestack/autohealer/internal/nodepause"
 	"github.com/resourcestack/autohealer/internal/ownership"
 	"github.com/resourcestack/autohealer/internal/triage"
 )
@@ -34,6 +35,7 @@ func Node(n *corev1.Node) (triage.Node, error) {
 		Zone:         n.Labels[corev1.LabelTopologyZone],
 		Labels:       n.Labels,
 		Created:      n.CreationTimestamp.Time,
+		Image:        n.Status.NodeInfo.OSImage,
 		ControlPlane: controlPlane || master,
 		Initialized:  n.Labels[initializedLabel] == "true",
 		Conditions:   make([]triage.Condition, 0, len(n.Status.Conditions)),
@@ -43,6 +45,8 @@ func Node(n *corev1.Node) (triage.Node, error) {
 			Type: string(c.Type), Status: status(c.Status), Reason: c.Reason, Transition: c.LastTransitionTime.Time,
 		})
 	}
+	pause, _ := nodepause.Read(n.Annotations)
+	facts.Hold, facts.HoldUntil = pause.Message, pause.Until
 	record, err := ownership.Read(n.Annotations)
 	facts.Closed, facts.Dedicated = closedByOthers(n, record)
 	facts.Foreign = foreign(n.Spec.Taints, record)

@@ -7,6 +7,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/resourcestack/autohealer/internal/nodepause"
 	"github.com/resourcestack/autohealer/internal/observe"
 	"github.com/resourcestack/autohealer/internal/ownership"
 	"github.com/resourcestack/autohealer/internal/policykind"
@@ -63,6 +64,13 @@ func TestNode(t *testing.T) {
 			name: "recognizes initialized nodes by the label of Karpenter",
 			node: corev1.Node{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"karpenter.sh/initialized": "true"}}},
 			want: triage.Node{Initialized: true, Labels: map[string]string{"karpenter.sh/initialized": "true"}, Conditions: []triage.Condition{}},
+		},
+		{
+			name: "reads who has paused the node",
+			node: corev1.Node{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{nodepause.Annotation: "until=2026-03-01T12:00:00Z by=anna"}}},
+			want: triage.Node{
+				Hold: "paused by anna with the annotation " + nodepause.Annotation, HoldUntil: time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC), Conditions: []triage.Condition{},
+			},
 		},
 		{
 			name: "reads an invalid status as Unknown",

@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
+	autohealerv1alpha1 "github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
 	"github.com/resourcestack/autohealer/api/remediation/v1alpha1"
 	"github.com/resourcestack/autohealer/internal/dialect"
 	"github.com/resourcestack/autohealer/internal/remediation"
@@ -21,11 +22,11 @@ import (
 // with the path of the field in the object. The function relies on no validation or default
 // of the CRD, because another CRD of that name may be installed.
 func NodeHealthCheck(check *v1alpha1.NodeHealthCheck) (triage.Rule, error) {
-	rule, err := nodeHealthCheck(check.Name, check.Spec)
+	rule, err := nodeHealthCheck(check.Name, check.Annotations, check.Spec)
 	return rule, shortenValue(err)
 }
 
-func nodeHealthCheck(name string, spec v1alpha1.NodeHealthCheckSpec) (triage.Rule, error) {
+func nodeHealthCheck(name string, annotations map[string]string, spec v1alpha1.NodeHealthCheckSpec) (triage.Rule, error) {
 	switch {
 	case spec.Unreadable != "":
 		return triage.Rule{}, &triage.FieldError{Field: "spec", Problem: "cannot be read: " + truncate(spec.Unreadable, 3*maxValueLength) + "; what is wanted is told by kubectl explain nodehealthcheck.spec"}
@@ -41,6 +42,13 @@ func nodeHealthCheck(name string, spec v1alpha1.NodeHealthCheckSpec) (triage.Rul
 	if err != nil {
 		return triage.Rule{}, err
 	}
+	windows, err := checkWindows(annotations)
+	if err != nil {
+		return triage.Rule{}, err
+	}
+	if err := markUrgent(annotations, spec, steps); err != nil {
+		return triage.Rule{}, err
+	}
 	policy := dialect.NodeHealthCheck{
 		Name:          name,
 		Selector:      who,
@@ -49,6 +57,8 @@ func nodeHealthCheck(name string, spec v1alpha1.NodeHealthCheckSpec) (triage.Rul
 		StormCooldown: spec.StormCooldownDuration,
 		HealthyDelay:  spec.HealthyDelay,
 		Steps:         steps,
+		Windows:       windows,
+		WindowsPath:   annotationPath(autohealerv1alpha1.WindowsAnnotation),
 	}
 	for _, c := range spec.UnhealthyConditions {
 		policy.UnhealthyConditions = append(policy.UnhealthyConditions, dialect.UnhealthyCondition{

@@ -48,17 +48,19 @@ func repair(name, pool string, spec *v1alpha1.RepairSpec, statements []dialect.R
 		return triage.Rule{}, err
 	}
 	policy := dialect.Repair{
-		Name:              name,
-		Selector:          who,
-		Statements:        statements,
-		DefaultToleration: spec.DefaultTolerationDuration,
-		MaxUnhealthy:      limitText(spec.MaxUnhealthy),
-		Pool:              poolOf(pool),
-		Hold:              disabledReason(spec),
+		Name:               name,
+		Selector:           who,
+		Statements:         statements,
+		DefaultToleration:  spec.DefaultTolerationDuration,
+		UnhealthyThreshold: limitText(spec.UnhealthyThreshold),
+		Concurrency:        concurrency(spec),
+		Pool:               poolOf(pool),
+		Hold:               disabledReason(spec),
+		Windows:            windows(spec.Windows),
 	}
 	for _, p := range spec.Policies {
 		policy.Policies = append(policy.Policies, dialect.RepairPolicy{
-			ConditionType: p.ConditionType, ConditionStatus: p.ConditionStatus, Reason: p.Reason, Toleration: p.Toleration,
+			ConditionType: p.ConditionType, ConditionStatus: p.ConditionStatus, Reason: p.Reason, Toleration: p.Toleration, Urgent: p.Urgent,
 		})
 	}
 	rule, err := policy.Rule()
@@ -107,13 +109,18 @@ func readyTimeout(pool string, spec *v1alpha1.RepairSpec, byDefault time.Duratio
 		timeout = byDefault.String()
 	}
 	return dialect.ReadyTimeout{
-		Name:         pool,
-		Selector:     who,
-		Timeout:      timeout,
-		MaxUnhealthy: limitText(spec.MaxUnhealthy),
-		Pool:         poolOf(pool),
-		Hold:         disabledReason(spec),
+		Name:        pool,
+		Selector:    who,
+		Timeout:     timeout,
+		Concurrency: concurrency(spec),
+		Pool:        poolOf(pool),
+		Hold:        disabledReason(spec),
+		Windows:     windows(spec.Windows),
 	}.Rule()
+}
+
+func concurrency(spec *v1alpha1.RepairSpec) dialect.Concurrency {
+	return dialect.Concurrency{MaxConcurrent: limitText(spec.MaxConcurrent), MaxUnhealthy: limitText(spec.MaxUnhealthy)}
 }
 
 func labelEquals(key, value string) (triage.Selector, error) {

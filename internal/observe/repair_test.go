@@ -130,11 +130,15 @@ func TestRepair(t *testing.T) {
 		}, func(r *triage.Rule) {
 			r.When.Signals = signals{ready, network, {Condition: "Ready", Status: triage.False, Reason: "DiskGone", For: time.Minute}}
 		}},
-		{"a bound by a number", func(s *v1alpha1.RepairSpec) { s.MaxUnhealthy = new(intstr.FromInt32(3)) },
+		{"a bound by a number", func(s *v1alpha1.RepairSpec) { s.MaxConcurrent = new(intstr.FromInt32(3)) },
 			func(r *triage.Rule) { r.Bound.Cap = &triage.Limit{Number: 3} }},
-		{"a bound by a percentage", func(s *v1alpha1.RepairSpec) { s.MaxUnhealthy = new(intstr.FromString("50%")) },
+		{"a bound by a percentage", func(s *v1alpha1.RepairSpec) { s.MaxConcurrent = new(intstr.FromString("50%")) },
 			func(r *triage.Rule) { r.Bound.Cap = &triage.Limit{Number: 50, Percent: true} }},
-		{"a bound of zero", func(s *v1alpha1.RepairSpec) { s.MaxUnhealthy = new(intstr.FromInt32(0)) },
+		{"a bound with its old name", func(s *v1alpha1.RepairSpec) { s.MaxUnhealthy = new(intstr.FromInt32(3)) },
+			func(r *triage.Rule) { r.Bound.Cap = &triage.Limit{Number: 3} }},
+		{"a threshold", func(s *v1alpha1.RepairSpec) { s.UnhealthyThreshold = new(intstr.FromString("50%")) },
+			func(r *triage.Rule) { r.Bound.Gate = &triage.Limit{Number: 50, Percent: true, RoundUp: true} }},
+		{"a bound of zero", func(s *v1alpha1.RepairSpec) { s.MaxConcurrent = new(intstr.FromInt32(0)) },
 			func(r *triage.Rule) { r.Bound.Cap = &triage.Limit{} }},
 		{"enabled explicitly", func(s *v1alpha1.RepairSpec) { s.Enabled = new(true) }, func(*triage.Rule) {}},
 		{"switched off", func(s *v1alpha1.RepairSpec) { s.Enabled = new(false) },
@@ -150,7 +154,10 @@ func TestRepair(t *testing.T) {
 				Precedence: 2, Stage: policykind.StageRepair,
 				Selector: callerKeySelector(t, observe.RepairedBy, "NodePool/default"),
 				When:     triage.When{Signals: signals{ready, network}},
-				Bound:    triage.Bound{Cap: &triage.Limit{Number: 20, Percent: true}, Pool: "NodePool/default"},
+				Bound: triage.Bound{
+					Gate: &triage.Limit{Number: 20, Percent: true, RoundUp: true, Few: 5, FewNumber: 49}, GateName: "unhealthyThreshold",
+					Cap: &triage.Limit{Number: 20, Percent: true}, Pool: "NodePool/default",
+				},
 				Response: triage.Response{Ladder: []triage.Step{{Action: triage.Terminate}}},
 			}
 			test.want(&want)
@@ -217,7 +224,7 @@ func TestReadyTimeout(t *testing.T) {
 		{"without a block the timeout of the cluster applies", nil, rule(10*time.Minute, func(*triage.Rule) {})},
 		{"a block without a timeout", exampleBlock(unchanged), rule(10*time.Minute, func(*triage.Rule) {})},
 		{"a timeout of the pool", &v1alpha1.RepairSpec{ReadyTimeout: "25m"}, rule(25*time.Minute, func(*triage.Rule) {})},
-		{"the pool's bound", &v1alpha1.RepairSpec{MaxUnhealthy: new(intstr.FromInt32(1))},
+		{"the pool's bound", &v1alpha1.RepairSpec{MaxConcurrent: new(intstr.FromInt32(1))},
 			rule(10*time.Minute, func(r *triage.Rule) { r.Bound.Cap = &triage.Limit{Number: 1} })},
 		{"switched off with the block", &v1alpha1.RepairSpec{Enabled: new(false)},
 			rule(10*time.Minute, func(r *triage.Rule) { r.Hold = "repair is switched off: spec.repair.enabled is false" })},
@@ -238,7 +245,7 @@ func TestReadyTimeoutRefuses(t *testing.T) {
 		"a block that cannot be read": {&v1alpha1.RepairSpec{Unreadable: "it is a number"}, "spec.repair"},
 		"an invalid time":             {&v1alpha1.RepairSpec{ReadyTimeout: "long"}, "spec.repair.readyTimeout"},
 		"no time":                     {&v1alpha1.RepairSpec{ReadyTimeout: "0s"}, "spec.repair.readyTimeout"},
-		"a bad bound":                 {&v1alpha1.RepairSpec{MaxUnhealthy: new(intstr.FromInt32(-1))}, "spec.repair.maxUnhealthy"},
+		"a bad bound":                 {&v1alpha1.RepairSpec{MaxConcurrent: new(intstr.FromInt32(-1))}, "spec.repair.maxConcurrent"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := observe.ReadyTimeout("default", test.block, 10*time.Minute)
@@ -272,8 +279,12 @@ func TestRepairNamesTheInvalidField(t *testing.T) {
 		{"a condition twice", func(s *v1alpha1.RepairSpec) { s.Policies[1].ConditionType = "Ready" }, "spec.repair.policies[1].conditionType", "Ready", "already"},
 		{"an invalid default", func(s *v1alpha1.RepairSpec) { s.DefaultTolerationDuration = "long" }, "spec.repair.defaultTolerationDuration", "long", "duration"},
 		{"a negative default", func(s *v1alpha1.RepairSpec) { s.DefaultTolerationDuration = "-1s" }, "spec.repair.defaultTolerationDuration", "-1s", "negative"},
-		{"a negative bound", func(s *v1alpha1.RepairSpec) { s.MaxUnhealthy = new(intstr.FromInt32(-1)) }, "spec.repair.maxUnhealthy", "-1", "number"},
-		{"a bound above 100%", func(s *v1alpha1.RepairSpec) { s.MaxUnhealthy = new(intstr.FromString("101%")) }, "spec.repair.maxUnhealthy", "101%", "100%"},
+		{"a negative bound", func(s *v1alpha1.RepairSpec) { s.MaxConcurrent = new(intstr.FromInt32(-1)) }, "spec.repair.maxConcurrent", "-1", "number"},
+		{"a bound above 100%", func(s *v1alpha1.RepairSpec) { s.MaxConcurrent = new(intstr.FromString("101%")) }, "spec.repair.maxConcurrent", "101%", "100%"},
+		{"a bound with both names", func(s *v1alpha1.RepairSpec) {
+			s.MaxConcurrent, s.MaxUnhealthy = new(intstr.FromInt32(1)), new(intstr.FromInt32(1))
+		}, "spec.repair.maxUnhealthy", "1", "want maxConcurrent alone"},
+		{"a negative threshold", func(s *v1alpha1.RepairSpec) { s.UnhealthyThreshold = new(intstr.FromInt32(-1)) }, "spec.repair.unhealthyThreshold", "-1", "number"},
 		{"an invalid termination", func(s *v1alpha1.RepairSpec) { s.Termination = "graceful" }, "spec.repair.termination", "graceful", "Forceful or Graceful"},
 		{"an invalid grace period", func(s *v1alpha1.RepairSpec) { s.TerminationGracePeriod = "long" }, "spec.repair.terminationGracePeriod", "long", "duration"},
 		{"a negative grace period", func(s *v1alpha1.RepairSpec) { s.TerminationGracePeriod = "-1h" }, "spec.repair.terminationGracePeriod", "-1h", "negative"},
@@ -301,7 +312,8 @@ func TestRepairCompilesOrRefusesAnything(t *testing.T) {
 			"enabled":                   true,
 			"policies":                  []any{map[string]any{"conditionType": "A", "conditionStatus": "True", "reason": "x", "toleration": "5m"}},
 			"defaultTolerationDuration": "30m",
-			"maxUnhealthy":              "20%",
+			"maxConcurrent":             "20%",
+			"unhealthyThreshold":        "20%",
 			"termination":               "Graceful",
 			"terminationGracePeriod":    "1h",
 			"readyTimeout":              "10m",

@@ -86,8 +86,8 @@ func isSelected(code triage.Code) bool {
 
 // order is the order of the codes in a sentence: first what needs a user.
 var order = []triage.Code{
-	triage.Exhausted, triage.GateClosed, triage.CoolingDown, triage.OnHold, triage.Vetoed, triage.CapFull, triage.NotAllowed,
-	triage.MaxInTreatment, triage.MaxUnschedulable, triage.MaxInTopology, triage.LastNode, triage.Paced, triage.ControlPlaneBusy,
+	triage.Exhausted, triage.GateClosed, triage.CoolingDown, triage.OnHold, triage.NodePaused, triage.OutsideWindow, triage.Vetoed, triage.CapFull, triage.NotAllowed,
+	triage.MaxInTreatment, triage.MaxUnschedulable, triage.MaxInTopology, triage.LastNode, triage.Paced, triage.CorrelatedFailed, triage.ControlPlaneBusy,
 	triage.Busy, triage.Retrying, triage.Treating, triage.FellBack, triage.Tainted, triage.Kept, triage.Superseded, triage.Recovering, triage.DryRun,
 	triage.Recovered, triage.Deselected, triage.RuleGone, triage.NodeGone, triage.Pending, triage.Unclear, triage.Partial,
 }
@@ -129,7 +129,11 @@ func (g *group) text() string {
 		return n + ": all remediations tried, need attention"
 	case triage.GateClosed:
 		counted := triage.Counts{Recovering: g.Recovering, Departed: g.Departed}
-		return fmt.Sprintf("%d of %d nodes %s, at most %d allowed: no new remediation starts", g.Have, g.Of, counted.GateUnhealthyText(), g.Limit)
+		text := fmt.Sprintf("%d of %d nodes %s, at most %d allowed", g.Have, g.Of, counted.GateUnhealthyText(), g.Limit)
+		if g.Other == "" {
+			return text + ": no new remediation starts"
+		}
+		return fmt.Sprintf("%s held by %s: %s; continues when no more than %d are", n, g.Other, text, g.Limit)
 	case triage.Treating:
 		return n + " in treatment"
 	case triage.Tainted:

@@ -171,6 +171,13 @@ func (l *auditLog) settled(ctx context.Context) ([]*request, error) {
 	}
 }
 
+// forget forgets all requests up to now. The API server has ended.
+func (l *auditLog) forget() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.requests, l.pending = nil, make(map[types.UID]*request)
+}
+
 func firstPending(requests []*request) *request {
 	for _, r := range requests {
 		if r.ended.IsZero() {

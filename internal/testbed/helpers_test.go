@@ -19,7 +19,7 @@ import (
 )
 
 // limit bounds the waits of the tests. It suits two busy cores.
-const limit = 30 * time.Second
+const limit = maxWait
 
 // etcdAlone returns a cluster in which only etcd runs, which starts fast.
 func etcdAlone(tb testing.TB, cfg Config) *Cluster {

@@ -68,6 +68,17 @@ func (c *Cluster) RecordingOf(ctx context.Context, isWanted func(Change) bool) (
 	return recording, nil
 }
 
+// Lost returns the recordings that restored backups have replaced, each until the restore. A
+// Recording after a restore has the changes of the backup, and then those since the restore.
+func (c *Cluster) Lost() []Recording {
+	if c.recorder == nil {
+		return nil
+	}
+	c.recorder.mu.Lock()
+	defer c.recorder.mu.Unlock()
+	return slices.Clone(c.recorder.lost)
+}
+
 // recorder watches etcd and not the API server. A watch of the API server cannot continue
 // after a restart of the server: its cache begins with the restart, and it answers every
 // older resourceVersion with "too old". etcd remembers, has one order for all resources,
@@ -81,6 +92,8 @@ type recorder struct {
 	done      chan struct{}
 
 	mu     sync.Mutex
+	base   Recording     // what a restored backup had, before the writes
+	lost   []Recording   // what restored backups have replaced
 	seen   int64         // all writes up to this revision are in writes
 	writes []write       // of the recorded resources only
 	broken error         // why no more writes can be added
@@ -206,7 +219,21 @@ func (r *recorder) read(ctx context.Context) (Recording, error) {
 	if err != nil {
 		return nil, err
 	}
-	return attribute(writes, requests)
+	r.mu.Lock()
+	base := r.base
+	r.mu.Unlock()
+	return attribute(base, writes, requests)
+}
+
+// rewind replaces the recording by the recording of a backup, which is about to be restored.
+// etcd is stopped, and all has the writes up to now. Requests of the past are forgotten: etcd
+// uses their revisions again.
+func (r *recorder) rewind(backup, all Recording, revision int64) {
+	r.audit.forget()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.base, r.writes, r.seen = backup, nil, revision
+	r.lost = append(r.lost, all)
 }
 
 // upTo waits until the writes up to a revision are recorded.
@@ -231,12 +258,15 @@ func (r *recorder) upTo(ctx context.Context, revision int64) ([]write, error) {
 	}
 }
 
-// attribute combines the writes in etcd with the audit log. The recording shares the
-// objects of the writes.
-func attribute(writes []write, requests []*request) (Recording, error) {
+// attribute combines the writes in etcd with the audit log, and adds them to a recording. It
+// shares the objects of the writes.
+func attribute(base Recording, writes []write, requests []*request) (Recording, error) {
 	book := newLedger(requests)
 	before := make(map[types.UID]*unstructured.Unstructured)
-	recording := make(Recording, 0, len(writes))
+	recording := append(make(Recording, 0, len(base)+len(writes)), base...)
+	for _, change := range base {
+		before[change.UID] = change.Object
+	}
 	for _, w := range writes {
 		object, err := w.object()
 		if err != nil {

@@ -233,6 +233,8 @@ func TestRecorder(t *testing.T) {
 			if i%2 == 1 {
 				user, client = "bob", bob
 			}
+			pace := time.NewTicker(5 * time.Millisecond) // a server that starts needs the processor
+			defer pace.Stop()
 			wg.Go(func() {
 				for n := 0; ctx.Err() == nil; n++ {
 					patch := fmt.Appendf(nil, `{"metadata":{"annotations":{"n":"%d"}}}`, n)
@@ -240,6 +242,7 @@ func TestRecorder(t *testing.T) {
 					if err == nil {
 						acknowledged[i][written.ResourceVersion] = user
 					}
+					<-pace.C
 				}
 			})
 		}
@@ -348,6 +351,36 @@ func TestRecorderAlone(t *testing.T) {
 		testkit.Must(t, c.Etcd.Kill())
 		testkit.Value(c.Recording(within(t, limit))).Fails(t, "reading etcd's revision")
 	})
+}
+
+// After a restore, etcd uses revisions again that had other writes before.
+func TestRecordingAfterARestore(t *testing.T) {
+	c := New(t, Config{Record: []schema.GroupVersionResource{NodesResource}})
+	label := func(node, value string) {
+		t.Helper()
+		patch := []byte(`{"metadata":{"labels":{"is":"` + value + `"}}}`)
+		testkit.Value(c.client.CoreV1().Nodes().Patch(t.Context(), node, types.MergePatchType, patch, metav1.PatchOptions{FieldManager: strings.TrimRight(value, "0123456789")})).Must(t)
+	}
+	kept := createNode(t, c, "kept").Name
+	restore := testkit.Value(c.Backup(t.Context())).Must(t)
+	lost := createNode(t, c, "lost").Name
+	for i := range 200 {
+		label(lost, "lost"+strconv.Itoa(i))
+	}
+	label(kept, "lost")
+	testkit.Must(t, restore(t.Context()))
+	label(kept, "after")
+	after := createNode(t, c, "after").Name
+
+	recording := testkit.Value(c.Recording(within(t, limit))).Must(t)
+	expect(t, recording.about(kept), "ADDED by admin: create (testbed)", "MODIFIED by admin: patch (after)")
+	expect(t, recording.about(lost))
+	expect(t, recording.about(after), "ADDED by admin: create (testbed)")
+	testkit.Same(t, len(c.Lost()), 1, "recordings before a restore")
+	expect(t, c.Lost()[0].about(kept), "ADDED by admin: create (testbed)", "MODIFIED by admin: patch (lost)")
+	testkit.Same(t, len(c.Lost()[0].about(lost)), 201, "changes of the lost node")
+	at, end := recording.about(after)[0].ResourceVersion, c.Lost()[0][len(c.Lost()[0])-1].ResourceVersion
+	testkit.Check(t, newer(end, at), "version %s was not used before: the last version was %s", at, end)
 }
 
 // friend returns a client of a service account with this name, also in its user agent.

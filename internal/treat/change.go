@@ -8,6 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/resourcestack/autohealer/internal/nodepause"
 	"github.com/resourcestack/autohealer/internal/ownership"
 	"github.com/resourcestack/autohealer/internal/triage"
 )
@@ -33,9 +34,10 @@ type Change struct {
 	// Takes names a rule.
 	Closes triage.RuleID
 
-	taints []corev1.Taint
-	record ownership.Record
-	spec   bool // the taints change, not only their record
+	taints    []corev1.Taint
+	record    ownership.Record
+	spec      bool // the taints change, not only their record
+	endsPause bool // the annotation that paused the node is removed
 }
 
 // RemovedTaint is a taint of this controller to remove.
@@ -47,10 +49,10 @@ type RemovedTaint struct {
 // Prepare returns the change that makes a node match its plan, nil if it already does. If
 // another component has set a taint with the wanted key and effect, that taint is
 // sufficient and stays unchanged. If the plan says that the node was initialized, the
-// record notes it permanently.
+// record notes it permanently. A pause whose time has passed is removed.
 func Prepare(node *corev1.Node, plan triage.Plan, now time.Time) *Change {
 	before, err := ownership.Read(node.Annotations) // if unreadable, no taint on the node counts as ours
-	c := &Change{Node: node}
+	c := &Change{Node: node, endsPause: nodepause.HasExpired(node.Annotations, now)}
 	c.record.Unrecognized = before.Unrecognized
 	for _, wanted := range plan.Taints {
 		effect := corev1.TaintEffect(wanted.Effect.String())
@@ -93,7 +95,7 @@ func Prepare(node *corev1.Node, plan triage.Plan, now time.Time) *Change {
 	}
 	c.record.Initialized = before.Initialized || plan.Initialized
 	c.mergeTaints(before, plan)
-	if c.spec {
+	if c.spec || c.endsPause {
 		return c
 	}
 	was, _ := before.Encode()
@@ -189,10 +191,14 @@ func (c *Change) patch() ([]byte, error) {
 	if text, some := c.record.Encode(); some {
 		note = text
 	}
+	annotations := map[string]any{ownership.Annotation: note}
+	if c.endsPause {
+		annotations[nodepause.Annotation] = nil
+	}
 	body := map[string]any{"metadata": map[string]any{
 		"uid":             c.Node.UID,
 		"resourceVersion": c.Node.ResourceVersion,
-		"annotations":     map[string]any{ownership.Annotation: note},
+		"annotations":     annotations,
 	}}
 	if c.spec {
 		body["spec"] = map[string]any{"taints": c.taints}
@@ -206,7 +212,7 @@ func (c *Change) Made(resourceVersion string) *corev1.Node {
 	node.ResourceVersion = resourceVersion
 	node.Annotations = map[string]string{}
 	for key, value := range c.Node.Annotations {
-		if key != ownership.Annotation {
+		if key != ownership.Annotation && (key != nodepause.Annotation || !c.endsPause) {
 			node.Annotations[key] = value
 		}
 	}

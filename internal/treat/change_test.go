@@ -13,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"pgregory.net/rapid"
 
+	"github.com/resourcestack/autohealer/internal/nodepause"
 	"github.com/resourcestack/autohealer/internal/ownership"
 	"github.com/resourcestack/autohealer/internal/policykind"
 	"github.com/resourcestack/autohealer/internal/testkit"
@@ -169,6 +170,39 @@ func TestPrepareNotesThatANodeWasReady(t *testing.T) {
 	}
 	if note, err := ownership.Read(Fence(made, "somebody").Made("9").Annotations); err != nil || !note.Initialized {
 		t.Errorf("a fence leaves %+v, %v", note, err)
+	}
+}
+
+// The patch names the version of the node, so a newer value of the annotation is not lost.
+func TestPrepareRemovesAPauseThatHasExpired(t *testing.T) {
+	paused := func(value string) *corev1.Node {
+		n := node(nil)
+		n.Annotations[nodepause.Annotation] = value
+		return n
+	}
+	for _, value := range []string{"until=2026-11-15T13:00:01Z by=anna", "until=tomorrow"} {
+		if change := Prepare(paused(value), triage.Plan{}, now); change != nil {
+			t.Errorf("with the pause %q, %+v is to be written", value, change)
+		}
+	}
+	plan := triage.Plan{Taints: []triage.PlannedTaint{wanted("a", "k", triage.NoSchedule)}}
+	for _, plan := range []triage.Plan{{}, plan} { // with a taint in the same write
+		n := paused("until=2026-11-15T13:00:00Z by=anna")
+		change := Prepare(n, plan, now)
+		testkit.Require(t, change != nil, "nothing is to be written")
+		made := change.Made("8")
+		if _, is := made.Annotations[nodepause.Annotation]; is || made.Annotations["other"] != "one" || len(made.Spec.Taints) != len(plan.Taints) {
+			t.Errorf("the node becomes %+v", made)
+		}
+		patch := testkit.Value(change.patch()).Must(t)
+		patched := testkit.Value(jsonpatch.MergePatch(testkit.Value(json.Marshal(n)).Must(t), patch)).Must(t)
+		var got corev1.Node
+		testkit.Must(t, json.Unmarshal(patched, &got))
+		testkit.Equal(t, "annotations", made.Annotations, got.Annotations)
+		testkit.Same(t, got.ResourceVersion, n.ResourceVersion, "the version that the patch requires")
+		if again := Prepare(made, plan, now); again != nil {
+			t.Errorf("%+v is to be written once more", again)
+		}
 	}
 }
 

@@ -91,6 +91,8 @@ const (
 	MirrorNameTaken
 	// RecordUnreadable: the controller cannot read what it has noted on a node.
 	RecordUnreadable
+	// PauseUnreadable: the controller cannot read until when a node is paused.
+	PauseUnreadable
 
 	// The following are Events of health checks, with the names that medik8s uses.
 
@@ -163,6 +165,7 @@ var eventKinds = [...]struct{ reason, action, kind string }{
 	LabelMissing:                 {"LabelMissing", validateAction, corev1.EventTypeWarning},
 	MirrorNameTaken:              {"MirrorNameTaken", validateAction, corev1.EventTypeWarning},
 	RecordUnreadable:             {"RecordUnreadable", validateAction, corev1.EventTypeWarning},
+	PauseUnreadable:              {"PauseUnreadable", validateAction, corev1.EventTypeWarning},
 	DetectedUnhealthy:            {"DetectedUnhealthy", validateAction, corev1.EventTypeNormal},
 	RemediationCreated:           {"RemediationCreated", "CreateRemediation", corev1.EventTypeNormal},
 	RemediationSkipped:           {"RemediationSkipped", "CreateRemediation", corev1.EventTypeWarning},

@@ -222,6 +222,7 @@ conditionSets:
 			{"Warning", "LabelMissing", "Evaluate"},
 			{"Warning", "MirrorNameTaken", "Evaluate"},
 			{"Warning", "RecordUnreadable", "Evaluate"},
+			{"Warning", "PauseUnreadable", "Evaluate"},
 			{"Normal", "DetectedUnhealthy", "Evaluate"},
 			{"Normal", "RemediationCreated", "CreateRemediation"},
 			{"Warning", "RemediationSkipped", "CreateRemediation"},

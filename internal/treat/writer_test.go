@@ -138,4 +138,35 @@ func TestWriter(t *testing.T) {
 		testkit.Value(writer.Apply(t.Context(), treat.Fence(node, "me"))).Must(t)
 		refuses(t, older)
 	})
+	t.Run("finds_a_pod_that_protects_its_node", func(t *testing.T) {
+		err := c.Create(t.Context(), &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "default"}})
+		testkit.Require(t, err == nil || apierrors.IsAlreadyExists(err), "the ServiceAccount: %v", err)
+		pod := func(name, node, annotation, value string) *corev1.Pod {
+			t.Helper()
+			p := &corev1.Pod{
+				ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, Annotations: map[string]string{annotation: value}},
+				Spec:       corev1.PodSpec{NodeName: node, Containers: []corev1.Container{{Name: "main", Image: "example.com/main"}}},
+			}
+			testkit.Must(t, c.Create(t.Context(), p))
+			return p
+		}
+		finds := func(wanted, by string) {
+			t.Helper()
+			found, annotation, err := writer.ProtectingPod(t.Context(), "n1")
+			testkit.Check(t, err == nil && found == wanted && annotation == by, "found pod %q with annotation %q, %v; want %q, %q", found, annotation, err, wanted, by)
+		}
+		const theirs, ours = "karpenter.sh/do-not-disrupt", "autohealer.resourcestack.com/do-not-disrupt"
+		pod("elsewhere", "n2", theirs, "true")
+		pod("not", "n1", theirs, "false")
+		ended := pod("ended", "n1", theirs, "true")
+		ended.Status.Phase = corev1.PodSucceeded
+		testkit.Must(t, c.Status().Update(t.Context(), ended))
+		finds("", "")
+		running := pod("running", "n1", theirs, "true")
+		finds("default/running", theirs)
+		testkit.Must(t, c.Delete(t.Context(), running)) // no kubelet confirms it, so the pod stays for its grace period
+		finds("", "")
+		pod("running-too", "n1", ours, "true")
+		finds("default/running-too", ours)
+	})
 }

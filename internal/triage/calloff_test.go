@@ -16,9 +16,9 @@ import (
 // callOffEvents must have happened to NoExecute taints that were decided and not observed,
 // or that are on excluded nodes.
 var callOffEvents = []string{
-	"unobserved and changed: condition", "unobserved and changed: duration", "unobserved and changed: hold",
+	"unobserved and changed: condition", "unobserved and changed: duration", "unobserved and changed: hold", "unobserved and changed: pause",
 	"unobserved and changed: control plane", "unobserved and changed: inclusion",
-	"called off: Unclear", "called off: Pending", "called off: OnHold",
+	"called off: Unclear", "called off: Pending", "called off: OnHold", "called off: NodePaused",
 	"called off beside a taint",
 	"called off for the control plane", "called off for the control plane while nothing may begin",
 	"called off and went on", "called off and arrived", "called off and freed",
@@ -81,7 +81,7 @@ func (h *history) makeTaintDue() {
 
 func (h *history) changeInputsOf(p placement) {
 	node, rule := h.nodes[p.node], h.rules[p.rule]
-	turn := pick(h.t, []string{"duration", "condition", "hold", "control plane", "inclusion"})
+	turn := pick(h.t, []string{"duration", "condition", "hold", "pause", "window", "control plane", "inclusion"})
 	if h.placements.slots[p] && !h.placements.observed[p] {
 		h.saw["unobserved and changed: "+turn]++
 	}
@@ -100,7 +100,8 @@ func (h *history) changeInputsOf(p placement) {
 }
 
 // changeInput changes an input of every decision: the condition becomes Unknown or known, the
-// duration longer or shorter, or the rule is put on hold or continues.
+// duration longer or shorter, the rule or the node is put on hold or continues, or the window of
+// the rule closes or opens.
 func (h *history) changeInput(node *triage.Node, rule triage.Rule, turn string) {
 	switch turn {
 	case "condition":
@@ -113,9 +114,14 @@ func (h *history) changeInput(node *triage.Node, rule triage.Rule, turn string) 
 			rule.When.Signals[i].For = map[bool]time.Duration{false: 10 * time.Minute}[long]
 		}
 		h.setRule(rule)
+	case "pause":
+		h.togglePause(node)
+		h.observe(node.Name)
 	case "hold":
 		rule.Hold = map[bool]string{true: "paused"}[rule.Hold == ""]
 		h.setRule(rule)
+	case "window":
+		h.turnWindow(rule)
 	}
 }
 
@@ -243,6 +249,8 @@ func (h *history) checkNothingBegins() {
 			case taint.Effect <= strongest(facts, taint.Rule):
 			case rule.Hold != "":
 				bad = "a plan wants something new of a rule on hold"
+			case h.isPaused(facts):
+				bad = "a plan wants something new on a paused node"
 			case !matchesNow(rule, facts):
 				bad = "a plan wants something new of a rule that does not hold"
 			case taint.Reason.Until.After(h.now) && taint.Reason.Code == triage.Tainted:
@@ -280,7 +288,7 @@ func (h *history) countCallOffs() {
 			}
 			if planned == triage.NoSchedule && excludesNode(rule, facts) {
 				h.saw["exchanged on the control plane"]++
-				if whyCalledOff(rule, facts, h.finding(p)) != "" {
+				if h.whyCalledOff(rule, facts, h.finding(p)) != "" {
 					h.saw["exchanged on the control plane while nothing may begin"]++
 				}
 			}
@@ -298,7 +306,7 @@ func (h *history) countCallOffs() {
 		if !off {
 			continue
 		}
-		why := whyCalledOff(rule, facts, reason)
+		why := h.whyCalledOff(rule, facts, reason)
 		switch {
 		case why == "":
 			h.saw["called off for the control plane"]++
@@ -320,14 +328,16 @@ func (h *history) countCallOffs() {
 
 // whyCalledOff says why a decided taint may not begin; empty if only the exclusion of the
 // control plane prevents it.
-func whyCalledOff(rule triage.Rule, facts triage.Node, reason triage.Reason) string {
+func (h *history) whyCalledOff(rule triage.Rule, facts triage.Node, reason triage.Reason) string {
 	switch {
 	case !matchesNow(rule, facts) || reason.Code == triage.Unclear:
 		return triage.Unclear.String()
-	case !reason.Until.IsZero():
+	case !reason.Until.IsZero() && reason.Code != triage.NodePaused:
 		return triage.Pending.String()
 	case rule.Hold != "":
 		return triage.OnHold.String()
+	case h.isPaused(facts):
+		return triage.NodePaused.String()
 	}
 	return ""
 }

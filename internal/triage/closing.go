@@ -76,8 +76,11 @@ func (c *Core) holdsUnusedPermission(n *node) bool {
 	})
 }
 
-// LimitsClosing says whether the rails limit how many nodes are closed to new pods.
-func (c *Core) LimitsClosing() bool { return c.rails.spec.Unschedulable != nil }
+// LimitsClosing says whether the rails limit how many or which nodes are closed to new pods.
+func (c *Core) LimitsClosing() bool {
+	limit := c.rails.spec.Unschedulable
+	return c.rails.spec.KeepLast || limit != nil && !limit.isAll()
+}
 
 // ExceedsClosing says whether more nodes are closed than the rails allow now, and this node is
 // one of them only because of a decision that the facts do not show.
@@ -109,8 +112,8 @@ func (c *Core) Closings() []Grant {
 // whyNotClosed says why a taint that closes the node is not placed.
 func (c *Core) whyNotClosed(reason *Reason, ep *episode) {
 	switch {
-	case c.hold(ep.rule) != "":
-		reason.Code, reason.Other = OnHold, c.hold(ep.rule)
+	case c.onHold(ep) != 0:
+		c.nameObstacle(reason, ep, c.onHold(ep))
 	case ep.notBefore > c.now:
 		reason.Code, reason.Until = Retrying, instant(ep.notBefore)
 	case !c.loaded:

@@ -28,7 +28,9 @@ type Core struct {
 	index selectorIndex
 
 	timers              queue // changes that happen by time alone
+	windows             queue // rules whose window opens or closes
 	candidates          queue // episodes that may begin in this call
+	escalating          queue // treatments whose next step may begin in this call
 	dirty               []*rule
 	awaitingReplacement map[*departure]bool // departures of deleted nodes
 	controlPlane        controlPlane
@@ -240,7 +242,7 @@ func (c *Core) change(r *rule, precedence int, redefine func()) {
 		}
 	}
 	if r.needsCreationTimes() {
-		r.creationTimes = newCreationTimes(times)
+		r.creationTimes = newSortedTimes(times)
 	}
 	c.sortWoken()
 }
@@ -386,12 +388,15 @@ func (c *Core) Advance(now time.Time) {
 // advanceTo sets the time and handles expired timers. The time never goes back.
 func (c *Core) advanceTo(now time.Time) {
 	c.now = max(c.now, nanos(now))
+	c.turnWindows() // the timers depend on them
 	for c.timers.len() > 0 && c.timers.first().at <= c.now {
 		switch item := c.timers.pop(); {
 		case item.departure != nil:
 			c.endDeparture(item.departure)
 		case item.rule != nil:
 			c.markDirty(item.rule)
+		case item.node != nil:
+			c.endHold(item.node)
 		case item.rails: // decide lets the next treatment begin
 		default:
 			c.schedule(item.episode)
@@ -402,10 +407,13 @@ func (c *Core) advanceTo(now time.Time) {
 
 // Deadline is the time at which to call [Core.Advance] if no other call comes first.
 func (c *Core) Deadline() (at time.Time, ok bool) {
-	if c.timers.len() == 0 {
-		return time.Time{}, false
+	var next int64
+	for _, q := range []*queue{&c.timers, &c.windows} {
+		if q.len() > 0 && (next == 0 || q.first().at < next) {
+			next = q.first().at
+		}
 	}
-	return instant(c.timers.first().at), true
+	return instant(next), next != 0
 }
 
 // NextWoken returns a node whose plan may have changed, each node once. It returns false

@@ -38,6 +38,7 @@ func (c *Core) schedule(ep *episode) {
 	ep.timer.leave()
 	ep.waiting.leave()
 	ep.waitsForRail = false
+	c.updateFailure(ep.node)
 	takesPlaces := ep.rule.takesSlots()
 	switch {
 	case c.keepsWhileRecovering(ep):
@@ -45,28 +46,38 @@ func (c *Core) schedule(ep *episode) {
 			c.timers.push(at, &ep.timer)
 		}
 	case ep.isUnobserved() && takesPlaces:
-		if ep.step > 0 || ep.verdict != holds {
+		if ep.verdict != holds {
 			break
 		}
-		if ep.eligible > c.now {
-			c.timers.push(ep.eligible, &ep.timer)
+		begins := ep.eligible
+		if ep.step > 0 {
+			begins = 0
 		}
+		c.setTimer(ep, begins, ep.urgentAt)
 		ep.rule.unobserved.push(ep.eligible, &ep.waiting)
 	case ep.active && takesPlaces && ep.rule.treats:
 		c.escalate(ep)
 	case !ep.unhealthy || ep.verdict != holds:
 	case ep.active && takesPlaces && ep.node.mayClose: // a taint may have to wait although it was decided
-		if ep.eligible > c.now {
-			c.timers.push(ep.eligible, &ep.timer)
+		c.setTimer(ep, ep.eligible, ep.urgentAt)
+		if !ep.slotObserved {
+			ep.rule.unobserved.push(ep.eligible, &ep.waiting)
 		}
 	default:
 		isCandidate := takesPlaces || ep.closes() && !ep.node.mayClose
-		if at := nextAfter(c.now, ep.eligible, ep.notBefore); at != 0 && (isCandidate || ep.eligible > c.now) {
-			c.timers.push(at, &ep.timer)
+		if isCandidate || ep.eligible > c.now {
+			c.setTimer(ep, ep.eligible, ep.notBefore, ep.urgentAt)
 		}
 		if waits := max(ep.eligible, ep.notBefore); waits <= c.now && isCandidate {
 			c.candidates.push(waits, &ep.waiting)
 		}
+	}
+}
+
+// setTimer sets the timer of an episode to the earliest of the times that is still to come.
+func (c *Core) setTimer(ep *episode, times ...int64) {
+	if at := nextAfter(c.now, times...); at != 0 {
+		c.timers.push(at, &ep.timer)
 	}
 }
 
@@ -80,8 +91,8 @@ func nextAfter(now int64, times ...int64) (next int64) {
 	return next
 }
 
-// escalate begins the next step if the current step failed or timed out. Otherwise it sets a
-// timer for the timeout.
+// escalate lets decide begin the next step if the current step failed or timed out. Otherwise it
+// sets a timer for the timeout.
 func (c *Core) escalate(ep *episode) {
 	due, at := ep.due(c.now)
 	if !due {
@@ -90,26 +101,46 @@ func (c *Core) escalate(ep *episode) {
 		}
 		return
 	}
-	if c.heldBack(ep) != 0 || ep.step+1 == len(ep.rule.spec.Response.Ladder) {
+	if ep.step+1 == len(ep.rule.spec.Response.Ladder) {
 		return
 	}
-	if ep.notBefore > c.now {
+	switch held := c.heldBack(ep); {
+	case held == OutsideWindow:
+		c.setTimer(ep, ep.urgentAt)
+		ep.rule.window.waiting.push(ep.eligible, &ep.waiting)
+	case held != 0:
+	case ep.notBefore > c.now:
 		c.timers.push(ep.notBefore, &ep.timer)
-		return
+	default:
+		c.escalating.push(c.now, &ep.waiting)
 	}
-	c.setStep(ep, ep.step+1, c.now)
-	c.wake(ep.node)
+}
+
+// beginNextSteps begins the next steps of treatments, after all changes of the call are counted.
+func (c *Core) beginNextSteps() {
+	for c.escalating.len() > 0 {
+		ep := c.escalating.pop().episode
+		c.setStep(ep, ep.step+1, c.now)
+		c.schedule(ep)
+		c.wake(ep.node)
+	}
 }
 
 // heldBack returns what prevents the next step of a treatment; 0 for nothing.
 func (c *Core) heldBack(ep *episode) Code {
-	switch {
-	case ep.verdict != holds:
+	if ep.verdict != holds {
 		return Unclear
-	case c.hold(ep.rule) != "":
-		return OnHold
+	}
+	if code := c.onHold(ep); code != 0 {
+		return code
+	}
+	switch {
+	case c.isOutsideWindow(ep, ep.nextStep()):
+		return OutsideWindow
 	case ep.veto() != nil:
 		return Vetoed
+	case c.failureOf(ep.node) != nil:
+		return CorrelatedFailed
 	}
 	return 0
 }
@@ -150,6 +181,8 @@ func (c *Core) decide() {
 	if !c.loaded {
 		return
 	}
+	c.updateFailures()
+	c.beginNextSteps()
 	for _, r := range c.dirty {
 		r.isDirty = false
 		c.updateStorm(r)
@@ -163,7 +196,7 @@ func (c *Core) decide() {
 		at := c.candidates.first().at
 		ep := c.candidates.pop().episode
 		obstacle := c.obstacle(ep)
-		if ep.closes() && !ep.node.mayClose && obstacle != OnHold {
+		if ep.closes() && !ep.node.mayClose && c.onHold(ep) == 0 {
 			if obstacle = c.closingRail(ep.node); obstacle == 0 {
 				c.setMayClose(ep.node, true) // the episode is a candidate again if it wants NoExecute
 				c.retryWaitingForRails()
@@ -179,6 +212,13 @@ func (c *Core) decide() {
 			}
 			c.schedule(ep)
 			c.wake(ep.node)
+		case OnHold:
+			if ep.rule.spec.Hold == "" { // SetRails lets it try again
+				c.rails.onHold.push(at, &ep.waiting)
+			}
+		case OutsideWindow:
+			ep.rule.window.waiting.push(at, &ep.waiting)
+			c.wake(ep.node) // its reason has changed
 		case ControlPlaneBusy:
 			c.controlPlane.waiting.push(at, &ep.waiting)
 		case GateClosed, CoolingDown:
@@ -187,7 +227,7 @@ func (c *Core) decide() {
 			ep.rule.waitingForCap.push(at, &ep.waiting)
 		case NotAllowed:
 			ep.rule.waitingForAllowance.push(at, &ep.waiting)
-		case LastNode, MaxInTreatment, MaxUnschedulable, MaxInTopology, Paced:
+		case LastNode, MaxInTreatment, MaxUnschedulable, MaxInTopology, Paced, CorrelatedFailed:
 			c.waitForRail(ep, obstacle, at)
 		}
 		c.retryWaiting(ep.rule)
@@ -232,9 +272,12 @@ func (r *rule) hasRoom() bool {
 func (c *Core) obstacle(ep *episode) Code {
 	r, n := ep.rule, ep.node
 	treats := r.treats
+	if code := c.onHold(ep); code != 0 {
+		return code
+	}
 	switch {
-	case c.hold(r) != "":
-		return OnHold
+	case treats && c.isOutsideWindow(ep, 0):
+		return OutsideWindow
 	case treats && ep.veto() != nil:
 		return Vetoed
 	case treats && n.treating > 0:
@@ -245,6 +288,8 @@ func (c *Core) obstacle(ep *episode) Code {
 		return FellBack
 	case !treats && r.hasForeign(n):
 		return Tainted
+	case !treats && c.isOutsideWindow(ep, 0):
+		return OutsideWindow
 	}
 	if code := r.gateClosedBy(); code != 0 {
 		return code

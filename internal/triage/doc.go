@@ -206,6 +206,17 @@
 // caller reports that none is in flight ([Plan.Reopen], [Core.Reopen]). Before Loaded no new
 // taint closes a node.
 //
+// # Windows
+//
+// A [Window] says when the disruptive steps of a rule may begin: treatments, each step of a
+// ladder, and NoExecute taints. While it is closed, treatments and next steps wait, and
+// NoSchedule takes the place of NoExecute. Responses that the facts show stay. A step that was
+// decided and never observed is called off when the window closes. At the opening, episodes are
+// served in their usual order, which is by age.
+//
+// A step with [Step.Urgent] does not wait. Neither does a node with a condition whose signal has
+// [Signal.Urgent], once this condition has matched for its duration.
+//
 // # Storms
 //
 // A storm begins when a gate with a cooldown closes. The gate stays closed until its
@@ -226,19 +237,22 @@
 // A treatment does not begin while one of these holds. The plan gives the first as the
 // reason:
 //
-//  1. The rule is on hold.
-//  2. A veto protects the node.
-//  3. Another rule treats the node.
-//  4. Another control-plane node is in treatment.
-//  5. The gate is closed.
-//  6. The cap is full.
-//  7. The allowance is zero.
-//  8. A rail prevents it.
+//  1. The rule is on hold ([Rule.Hold], [Rails.Hold]).
+//  2. The node is on hold ([Node.Hold]).
+//  3. The window is closed.
+//  4. A veto protects the node.
+//  5. Another rule treats the node.
+//  6. Another control-plane node is in treatment.
+//  7. The gate is closed.
+//  8. The cap is full.
+//  9. The allowance is zero.
 //
-// A taint waits only for the cap of NoExecute and for the rails. If the cap is full, if a rail
-// prevents a disruptive treatment, or if the rule excludes control-plane nodes, NoSchedule
-// takes the place of NoExecute. If several taint
-// rules match a node, only the rules with the highest declared effect place their taint.
+// 10. A rail prevents it.
+//
+// A taint waits only for holds, for the cap of NoExecute, for the window and for the rails. If the
+// cap is full, if the window is closed, if a rail prevents a disruptive treatment, or if the rule
+// excludes control-plane nodes, NoSchedule takes the place of NoExecute. If several taint rules
+// match a node, only the rules with the highest declared effect place their taint.
 //
 // A rule with a weaker effect than NoExecute takes no slots. If the rule had NoExecute
 // before, the slots of that time stay occupied. The slot of a NoExecute taint in the
@@ -250,19 +264,20 @@
 // # Decided responses that have not begun
 //
 // A decided NoExecute taint begins when the facts show it. Until then it may begin only
-// while the rule is matched, eligible and not on hold. If it may not begin, the rule
-// keeps what is on the node, and the plan asks for a release. The caller then makes sure
-// that no write is in flight and abandons the decision. If the taint may begin again
-// before that, the decision remains. Taints on the node stay, with one exception. On a
-// control-plane node that the rule excludes, NoSchedule replaces NoExecute in any case,
-// and a decided NoExecute is called off.
+// while the rule is matched and eligible, neither the rule nor the node is on hold, and the window
+// is open. If it may not begin, the rule keeps what is on the node, and the plan asks for a
+// release. The caller then makes sure that no write is in flight and abandons the decision. If the
+// taint may begin again before that, the decision remains. Taints on the node stay, with one
+// exception. On a control-plane node that the rule excludes, NoSchedule replaces NoExecute in any
+// case, and a decided NoExecute is called off.
 //
 // A decided step of a ladder also begins when the facts show it. Until then:
 //
-//   - The first step may begin only while the rule is matched, eligible and not on hold,
-//     no veto protects the node, and the gate is open.
-//   - A later step may begin only while the rule is matched and not on hold, and no veto
-//     protects the node.
+//   - The first step may begin only while the rule is matched and eligible, neither the rule
+//     nor the node is on hold, no veto protects the node, and the window and the gate are open.
+//   - A later step may begin only while the rule is matched, neither the rule nor the node is
+//     on hold, the window is open, and no veto protects the node.
+//   - No step begins on a node with a correlated failure.
 //
 // If a step may not begin, the plan wants the step that the facts show, if any. For a
 // first step it asks for a release. For a later step it only calls off that step

@@ -13,6 +13,7 @@ type episode struct {
 	verdict       verdict
 	unhealthy     bool
 	eligible      int64 // valid while the verdict is holds
+	urgentAt      int64 // from when an urgent signal lets it ignore the window; 0 for never
 	decidingGroup int   // the group that decides eligible
 
 	active         bool   // the response occupies a slot

@@ -1,7 +1,5 @@
 package triage
 
-import "time"
-
 // verdict is the result of evaluating a rule or a group against a node.
 type verdict uint8
 
@@ -11,11 +9,11 @@ const (
 	holds
 )
 
-// evaluateGroup evaluates a group against a node. It returns the duration of the matching
-// signal and the condition.
-func (c *Core) evaluateGroup(g *group, n *node) (v verdict, duration time.Duration, row *condition) {
+// evaluateGroup evaluates a group against a node. It returns the matching signal and the
+// condition.
+func (c *Core) evaluateGroup(g *group, n *node) (v verdict, matching *signal, row *condition) {
 	if g.fromCreation && n.initialized {
-		return no, 0, nil
+		return no, nil, nil
 	}
 	row = n.condition(g.condition)
 	var status Status
@@ -31,17 +29,17 @@ func (c *Core) evaluateGroup(g *group, n *node) (v verdict, duration time.Durati
 			continue
 		}
 		names := s.reason != 0
-		if v != holds || names && !specific || names == specific && s.duration < duration {
-			v, duration, specific = holds, s.duration, names
+		if v != holds || names && !specific || names == specific && s.duration < matching.duration {
+			v, matching, specific = holds, s, names
 		}
 	}
 	switch {
-	case v == holds && duration == Never:
+	case v == holds && matching.duration == Never:
 		v = no
 	case v == no && status == Unknown:
 		v = unclear
 	}
-	return v, duration, row
+	return v, matching, row
 }
 
 // overall combines the verdicts of the groups.
@@ -61,12 +59,12 @@ func (r *rule) overall(holding, open int) verdict {
 func (c *Core) evaluate(n *node, r *rule, selected, first bool) {
 	c.work.Judged++
 	ep := n.episode(r)
-	outcome, eligible, decidingGroup := no, int64(0), -1
+	outcome, eligible, urgentAt, decidingGroup := no, int64(0), int64(0), -1
 	if selected {
 		var holding, open int
 		for i := range r.groups {
 			g := &r.groups[i]
-			v, duration, row := c.evaluateGroup(g, n)
+			v, matching, row := c.evaluateGroup(g, n)
 			if v == no {
 				if ep != nil {
 					ep.stop(i)
@@ -86,7 +84,10 @@ func (c *Core) evaluate(n *node, r *rule, selected, first bool) {
 				continue
 			}
 			holding++
-			at := later(running.since, duration)
+			at := later(running.since, matching.duration)
+			if matching.urgent && (urgentAt == 0 || at < urgentAt) {
+				urgentAt = at
+			}
 			if decidingGroup < 0 || r.spec.When.All && at > eligible || !r.spec.When.All && at < eligible {
 				eligible, decidingGroup = at, i
 			}
@@ -108,7 +109,10 @@ func (c *Core) evaluate(n *node, r *rule, selected, first bool) {
 	if ep.verdict != no && outcome == no {
 		ep.notMatchedSince = c.now
 	}
-	ep.verdict, ep.eligible, ep.decidingGroup = outcome, eligible, decidingGroup
+	if r.spec.Window == nil {
+		urgentAt = 0
+	}
+	ep.verdict, ep.eligible, ep.urgentAt, ep.decidingGroup = outcome, eligible, urgentAt, decidingGroup
 	c.setUnhealthy(ep, unhealthy)
 	c.setRecovering(ep, selected && !unhealthy && ep.active && r.treats)
 	c.timeRecovery(ep, first)

@@ -295,8 +295,17 @@ func (c *Core) whyHeldBack(reason *Reason, ep *episode) {
 	switch c.heldBack(ep) {
 	case OnHold:
 		reason.Other = c.hold(ep.rule)
+	case NodePaused:
+		reason.Other, reason.Until = ep.node.extra.hold, instant(ep.node.extra.holdUntil)
 	case Vetoed:
 		reason.Other = ep.veto().Reason
+	case CorrelatedFailed:
+		held := Reason{Code: CorrelatedFailed}
+		c.nameFailure(&held, ep.node)
+		reason.Other = held.railText()
+	case OutsideWindow:
+		c.nameWindow(reason, ep)
+		reason.Other = outsideWindow + reason.Other
 	case 0:
 		reason.Other, reason.Until = couldNotBegin, instant(ep.notBefore)
 	}
@@ -329,6 +338,10 @@ func (c *Core) nameObstacle(reason *Reason, ep *episode, code Code) {
 		reason.Until = instant(ep.eligible)
 	case OnHold:
 		reason.Other = c.hold(r)
+	case NodePaused:
+		reason.Other, reason.Until = ep.node.extra.hold, instant(ep.node.extra.holdUntil)
+	case OutsideWindow:
+		c.nameWindow(reason, ep)
 	case Vetoed:
 		reason.Other = ep.veto().Reason
 	case Busy:
@@ -343,6 +356,7 @@ func (c *Core) nameObstacle(reason *Reason, ep *episode, code Code) {
 	case GateClosed:
 		reason.Have, reason.Recovering, reason.Departed = r.total.GateUnhealthy(), r.total.Recovering, r.total.Departed
 		reason.Limit, reason.Of = r.spec.Bound.Gate.Of(r.total.GateTotal()), r.total.GateTotal()
+		reason.Other = r.spec.Bound.GateName
 	case CoolingDown:
 		reason.Calm, reason.Until = instant(r.calmSince), instant(r.calmUntil())
 	case CapFull:
@@ -425,6 +439,7 @@ const (
 	controlPlaneExcluded = "control-plane nodes are not included"
 	couldNotBePlaced     = "it could not be placed"
 	couldNotBegin        = "it could not be carried out"
+	outsideWindow        = "outside the window "
 )
 
 // wantedEffect returns the effect of the taint that an episode wants on its node, without
@@ -444,14 +459,22 @@ func (c *Core) wantedEffect(ep *episode) Effect {
 		return ep.observedEffect
 	case taint.Effect == NoExecute && !ep.active && !ep.rule.hasForeign(ep.node):
 		return NoSchedule
+	case taint.Effect == NoExecute && c.isCalledOffByWindow(ep):
+		return NoSchedule
 	}
 	return taint.Effect
+}
+
+// isCalledOffByWindow says that a NoExecute taint was decided, is not on the node, and may not be
+// placed outside the window.
+func (c *Core) isCalledOffByWindow(ep *episode) bool {
+	return ep.active && !ep.slotObserved && c.isOutsideWindow(ep, 0)
 }
 
 // mayBegin says whether the rule of an unhealthy episode may place something new on the
 // node.
 func (c *Core) mayBegin(ep *episode) bool {
-	return ep.verdict == holds && ep.eligible <= c.now && c.hold(ep.rule) == ""
+	return ep.verdict == holds && ep.eligible <= c.now && c.onHold(ep) == 0
 }
 
 // strongest returns the highest declared effect among the rules that want a taint on the
@@ -528,6 +551,10 @@ func (c *Core) whyFellBack(reason *Reason, ep *episode) {
 	switch r := ep.rule; {
 	case ep.excludesNoExecute():
 		reason.Other = controlPlaneExcluded
+	case c.isOutsideWindow(ep, 0):
+		window := *reason
+		c.nameObstacle(&window, ep, OutsideWindow)
+		reason.Other, reason.Until = window.waitText(), window.Until
 	case ep.notBefore > c.now:
 		reason.Other, reason.Until = couldNotBePlaced, instant(ep.notBefore)
 	case !c.loaded:

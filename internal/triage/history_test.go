@@ -485,7 +485,7 @@ func (h *history) nodeChanges() {
 		return
 	}
 	node := h.nodes[pick(h.t, h.names())]
-	switch pick(h.t, []string{"veto", "labels", "zone", "control plane", "initialised", "confirmed", "starting", "starting"}) {
+	switch pick(h.t, []string{"veto", "pause", "labels", "zone", "control plane", "initialised", "confirmed", "starting", "starting"}) {
 	case "starting":
 		h.toggleStarting(node)
 	case "confirmed":
@@ -494,6 +494,8 @@ func (h *history) nodeChanges() {
 		node.Labels = h.drawLabels()
 	case "veto":
 		node.Vetoes = h.drawVetoes()
+	case "pause":
+		h.togglePause(node)
 	case "zone":
 		node.Zone = pick(h.t, []string{"a", "b", ""})
 	case "control plane":
@@ -903,9 +905,13 @@ func (h *history) create(name string) *triage.Node {
 		ControlPlane: rare(h.t, 2),
 		Vetoes:       h.drawVetoes(),
 		Created:      h.now.Truncate(time.Second),
+		Image:        pick(h.t, []string{"", "old", "new"}),
 	}
 	if rare(h.t, 4) {
 		h.toggleStarting(node)
+	}
+	if rare(h.t, 12) {
+		h.togglePause(node)
 	}
 	if rare(h.t, 3) {
 		node.Created = pick(h.t, []time.Time{h.now, h.now.Add(-time.Minute), {}})
@@ -934,6 +940,21 @@ func (h *history) drawVetoes() []triage.Veto {
 		return []triage.Veto{{Kind: policykind.Repair, Reason: "not for repair"}, {Reason: "maintenance"}}
 	}
 	return []triage.Veto{{Kind: pick(h.t, []triage.Kind{"", policykind.NodeHealthCheck}), Reason: "hands off"}}
+}
+
+// togglePause pauses a node, mostly for a time, or ends its pause.
+func (h *history) togglePause(node *triage.Node) {
+	if node.Hold != "" {
+		node.Hold, node.HoldUntil = "", time.Time{}
+		return
+	}
+	node.Hold = pick(h.t, []string{"paused by anna", "paused by ben"})
+	node.HoldUntil = pick(h.t, []time.Time{{}, h.now.Add(-time.Second), h.now.Add(time.Second), h.now.Add(10 * time.Second), h.now.Add(time.Minute), h.now.Add(time.Hour)})
+}
+
+// isPaused says that a node is on hold at the latest time of a call.
+func (h *history) isPaused(node triage.Node) bool {
+	return node.Hold != "" && (node.HoldUntil.IsZero() || node.HoldUntil.After(h.lastTime))
 }
 
 // drawConditions changes up to two conditions of a node, mostly to statuses that some rule
@@ -1001,7 +1022,7 @@ func (h *history) drawID() triage.RuleID {
 }
 
 func (h *history) drawRule(id triage.RuleID) triage.Rule {
-	r := triage.Rule{ID: id, Selector: h.drawWho(), When: h.drawWhen(), Hold: h.drawHold(), DryRun: rare(h.t, 8), Precedence: h.drawPrecedence(), Stage: pick(h.t, stages)}
+	r := triage.Rule{ID: id, Selector: h.drawWho(), When: h.drawWhen(), Hold: h.drawHold(), DryRun: rare(h.t, 8), Precedence: h.drawPrecedence(), Stage: pick(h.t, stages), Window: h.drawWindow()}
 	if ids := h.ids(); len(ids) > 0 && rare(h.t, 2) {
 		// Two rules compete for the same node at the same time.
 		r.When = h.rules[pick(h.t, ids)].When
@@ -1018,17 +1039,22 @@ func (h *history) alterRule(r triage.Rule) triage.Rule {
 	return r
 }
 
-// neverOnlyForAny replaces Never in a rule that requires all conditions.
+// neverOnlyForAny replaces Never and Urgent in a rule that requires all conditions.
 func neverOnlyForAny(when triage.When) {
 	for i := range when.Signals {
 		if when.All {
-			when.Signals[i].For = min(when.Signals[i].For, time.Minute)
+			when.Signals[i].For, when.Signals[i].Urgent = min(when.Signals[i].For, time.Minute), false
 		}
 	}
 }
 
 func (h *history) alterField(r triage.Rule) triage.Rule {
-	switch pick(h.t, []string{"for", "hold", "dry run", "bound", "response", "recovery", "who", "when", "all", "order", "precedence", "everything", "nothing"}) {
+	switch pick(h.t, []string{"for", "hold", "dry run", "bound", "response", "recovery", "who", "when", "all", "order", "precedence", "window", "urgent", "everything", "nothing"}) {
+	case "window":
+		r.Window = h.drawWindow()
+	case "urgent":
+		i := rapid.IntRange(0, len(r.When.Signals)-1).Draw(h.t, "")
+		r.When.Signals[i].Urgent = !r.When.Signals[i].Urgent
 	case "precedence":
 		r.Precedence = h.drawPrecedence()
 	case "recovery":
@@ -1105,6 +1131,7 @@ func (h *history) drawWhen() triage.When {
 			Status:     pick(h.t, []triage.Status{triage.False, triage.False, triage.True, triage.Unknown, triage.Missing}),
 			For:        pick(h.t, durations),
 			EvenSilent: rare(h.t, 3),
+			Urgent:     rare(h.t, 6),
 		}
 		if rare(h.t, 4) && s.Status != triage.Missing {
 			s.Reason = pick(h.t, reasons)
@@ -1130,6 +1157,7 @@ func (h *history) drawResponse(r *triage.Rule) {
 				Action:  pick(h.t, []triage.Action{triage.Terminate, triage.Remediate, triage.Terminate, triage.Reboot, triage.Drain}),
 				Ref:     pick(h.t, []string{"", "one", "two"}),
 				Timeout: pick(h.t, []time.Duration{10 * time.Second, time.Minute, 0}),
+				Urgent:  rare(h.t, 6),
 			})
 		}
 	}
@@ -1149,7 +1177,10 @@ func (h *history) drawBound(r *triage.Rule) {
 	if r.Response.Taint == nil && rare(h.t, 2) {
 		gate := h.drawLimit()
 		gate.Healthy = rare(h.t, 3)
-		r.Bound.Gate = &gate
+		if gate.Percent && !gate.Healthy && rare(h.t, 2) {
+			gate.Few, gate.FewNumber = pick(h.t, []int{2, 3, 5}), max(gate.Number, pick(h.t, []int{50, 70, 100}))
+		}
+		r.Bound.Gate, r.Bound.GateName = &gate, pick(h.t, []string{"", "unhealthyThreshold"})
 		if rare(h.t, 2) {
 			r.Bound.Cooldown = pick(h.t, []time.Duration{30 * time.Second, 5 * time.Minute})
 		}
@@ -1174,7 +1205,7 @@ func (h *history) drawLimit() triage.Limit {
 
 func describe(n triage.Node) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s %s zone=%q", n.Name, n.UID, n.Zone)
+	fmt.Fprintf(&b, "%s %s zone=%q image=%q", n.Name, n.UID, n.Zone, n.Image)
 	for _, key := range slices.Sorted(maps.Keys(n.Labels)) {
 		fmt.Fprintf(&b, " %s=%s", key, n.Labels[key])
 	}
@@ -1203,6 +1234,9 @@ func describe(n triage.Node) string {
 			b.WriteString("(" + c.Reason + ")")
 		}
 		b.WriteString("@" + at(c.Transition))
+	}
+	if n.Hold != "" {
+		fmt.Fprintf(&b, " paused until %s", at(n.HoldUntil))
 	}
 	for _, v := range n.Vetoes {
 		fmt.Fprintf(&b, " veto:%s:%q", v.Kind, v.Reason)
@@ -1250,6 +1284,9 @@ func describeRule(r triage.Rule) string {
 		if s.FromCreation {
 			b.WriteString(" from creation")
 		}
+		if s.Urgent {
+			b.WriteString(" urgent")
+		}
 		b.WriteString(",")
 	}
 	limit := func(name string, l *triage.Limit) {
@@ -1262,6 +1299,9 @@ func describeRule(r triage.Rule) string {
 		}
 		if l.Healthy {
 			b.WriteString(" healthy")
+		}
+		if l.Few > 0 {
+			fmt.Fprintf(&b, " or %d%% of at most %d nodes", l.FewNumber, l.Few)
 		}
 	}
 	limit("gate", r.Bound.Gate)
@@ -1286,12 +1326,18 @@ func describeRule(r triage.Rule) string {
 		if step.Timeout > 0 {
 			fmt.Fprintf(&b, " up to %s", step.Timeout)
 		}
+		if step.Urgent {
+			b.WriteString(" urgent")
+		}
 	}
 	switch {
 	case r.Recovery.ByHand:
 		b.WriteString(" until confirmed")
 	case r.Recovery.Delay > 0:
 		fmt.Fprintf(&b, " until healthy for %s", r.Recovery.Delay)
+	}
+	if r.Window != nil {
+		b.WriteString(" window " + r.Window.String())
 	}
 	if r.Stage != "" {
 		b.WriteString(" stage " + string(r.Stage))
@@ -1514,20 +1560,20 @@ func TestHistories(t *testing.T) {
 		"records lost", "NoExecute of others that serves", "taints of a rule that cannot be read", "memories of a rule that cannot be read", "held: by taints of others",
 		"call-offs", "late writes", "late writes under a weaker effect", "resumed under a weaker effect",
 	}
-	wanted = slices.Concat(wanted, callOffEvents, treatmentEvents, poolEvents, []string{
+	wanted = slices.Concat(wanted, callOffEvents, windowEvents, treatmentEvents, poolEvents, []string{
 		"abandoned a later step", "later steps over", "storms under a changed rule", "storms resumed", "storms that came back", "storms calmed",
 		"storms over", "storms over with no unhealthy node", "gates closed by recovering nodes", "recoveries that were broken off",
 		"recoveries that became unclear", "recoveries taken up from a note", "recoveries begun anew by a stamp", "departures of treatments that delete",
 		"permissions to close", "permissions to close resumed", "permissions to close released",
 		"departures of treatments that delete, found after a restart", "gates closed by deleted nodes",
-		"gates with a percentage closed by deleted nodes", "storms by deleted nodes", "departures resumed twice", "conditions that return",
+		"gates with a percentage closed by deleted nodes", "storms by deleted nodes", "departures resumed twice", "conditions that return", "correlated failures", "correlated failures that were held long enough",
 	})
 	for code := triage.CapFull; code <= triage.Retrying; code++ {
 		wanted = append(wanted, "held: "+code.String())
 	}
 	checkUntilSeen(t, saw, wanted, func(t *rapid.T) {
 		runHistory(t, saw, func() []decider { return []decider{triage.New(), newNaiveCore(saw)} }, func(h *history) func(call) {
-			wakes := h.checkWakes()
+			wakes, windows := h.checkWakes(), h.countWindows()
 			return func(c call) {
 				h.checkSame(h.deciders[1], "naive core")
 				wakes(c)
@@ -1535,6 +1581,8 @@ func TestHistories(t *testing.T) {
 				h.countCallOffs()
 				h.countTreatmentEvents()
 				h.countStarting()
+				windows()
+				h.checkWindows()
 			}
 		})
 	})
@@ -1613,9 +1661,9 @@ func checkUntilSeen(t *testing.T, saw map[string]int, wanted []string, check fun
 func TestInvariants(t *testing.T) {
 	t.Parallel()
 	saw := map[string]int{}
-	wanted := slices.Concat(clockSources, railEvents, callOffEvents, treatmentEvents, checkedTreatmentEvents, []string{
+	wanted := slices.Concat(clockSources, railEvents, callOffEvents, windowEvents, treatmentEvents, checkedTreatmentEvents, []string{
 		"records lost", "begun beside taints of others",
-		"treatments", "gated", "control plane", "NoExecute", "capped", "dry-run plans", "dry-run releases", "dry runs at rest",
+		"treatments", "gated", "gates open because there are few nodes", "control plane", "NoExecute", "capped", "dry-run plans", "dry-run releases", "dry runs at rest",
 		"placements under a cap", "placements beside others",
 		"effects weakened with taints in flight", "effects strengthened with taints in flight", "rules removed with taints in flight",
 		"late writes", "late writes under a weaker effect", "weaker taints beside a placement called off",
@@ -1626,7 +1674,7 @@ func TestInvariants(t *testing.T) {
 		runHistory(t, saw, func() []decider { return []decider{triage.New(), triage.New(), triage.New()} }, func(h *history) func(call) {
 			h.shuffle = true
 			bounds, dryRuns, slots, successors := h.checkBounds(saw), h.checkDryRuns(saw), h.checkSlots(), h.checkSuccessors(saw)
-			calms, recoveries, closings := h.checkCooldowns(), h.checkRecoveries(), h.checkClosed()
+			calms, recoveries, closings, windows := h.checkCooldowns(), h.checkRecoveries(), h.checkClosed(), h.countWindows()
 			return func(c call) {
 				h.checkSame(h.deciders[1], "the core with the same calls")
 				h.checkSame(h.deciders[2], "the core with another order of calls")
@@ -1640,6 +1688,8 @@ func TestInvariants(t *testing.T) {
 				calms()
 				recoveries()
 				closings()
+				windows()
+				h.checkWindows()
 				h.checkTreatedOrCalledOff()
 				h.countTreatmentEvents()
 			}
@@ -1783,6 +1833,9 @@ func (h *history) checkBegun(saw map[string]int, g triage.Grant, facts triage.No
 	if h.ruleInForce(g.Rule).Hold != "" {
 		bad("something is begun by a rule on hold")
 	}
+	if h.isPaused(facts) {
+		bad("something is begun on a paused node")
+	}
 	if rule.DryRun {
 		bad("something is begun by a rule on dry run")
 	}
@@ -1800,6 +1853,11 @@ func (h *history) checkBegun(saw map[string]int, g triage.Grant, facts triage.No
 	saw["treatments"]++
 	if limit := allows(rule.Bound.Gate, selected+gone); limit >= 0 {
 		saw["gated"]++
+		if few := *rule.Bound.Gate; few.Few > 0 {
+			if few.Few = 0; len(unwell)+gone > allows(&few, selected+gone) {
+				saw["gates open because there are few nodes"]++
+			}
+		}
 		if gone > 0 {
 			saw["gated beside deleted nodes"]++
 		}

@@ -1,6 +1,7 @@
 package triage
 
 import (
+	"fmt"
 	"strconv"
 	"strings"
 	"time"
@@ -15,6 +16,10 @@ type Limit struct {
 	RoundUp bool
 	// Healthy makes the limit a minimum of healthy nodes.
 	Healthy bool
+	// FewNumber replaces the percentage Number if there are at most Few nodes, because a small
+	// percentage of few nodes is a single node. It is not smaller than Number, so that one more
+	// node raises the limit by at most one.
+	Few, FewNumber int
 }
 
 // ParseLimit parses a number like "3" or a percentage like "49%".
@@ -45,18 +50,22 @@ func (l Limit) String() string {
 }
 
 // isAll says that the limit is 100%.
-func (l Limit) isAll() bool { return l.Percent && l.Number == 100 && !l.Healthy }
+func (l Limit) isAll() bool { return l.Percent && l.Number == 100 && !l.Healthy && l.Few == 0 }
 
 // Of returns how many of the selected nodes may be unhealthy or in treatment.
 func (l Limit) Of(selected int) int {
 	n := l.Number
 	if l.Percent {
-		n = selected * l.Number
+		percent := l.Number
+		if l.Few > 0 && selected <= l.Few {
+			percent = l.FewNumber
+		}
+		n = selected * percent
 		if l.RoundUp {
 			n = (n + 99) / 100
 		} else {
 			n /= 100
-			if n == 0 && l.Number > 0 {
+			if n == 0 && percent > 0 {
 				n = 1
 			}
 		}
@@ -75,6 +84,8 @@ func (l *Limit) validate() error {
 		return &FieldError{Value: l.String(), Problem: "a limit cannot be negative"}
 	case l.Percent && l.Number > 100:
 		return &FieldError{Value: l.String(), Problem: "a share cannot be more than 100%"}
+	case l.Few != 0 && (l.Few < 0 || !l.Percent || l.Healthy || l.FewNumber < l.Number || l.FewNumber > 100):
+		return &FieldError{Value: l.String(), Problem: fmt.Sprintf("%d%% of at most %d nodes: only a percentage of unhealthy nodes can be larger for few nodes", l.FewNumber, l.Few)}
 	}
 	return nil
 }

@@ -68,6 +68,12 @@ func (t *naiveCore) hold(rule triage.Rule) string {
 	return t.rails.Hold[rule.Stage]
 }
 
+// nodeHold says why nothing new may begin on a node.
+func (t *naiveCore) nodeHold(p *nodeState) (triage.Reason, bool) {
+	until := p.facts.HoldUntil
+	return triage.Reason{Code: triage.NodePaused, Other: p.facts.Hold, Until: until}, p.facts.Hold != "" && (until.IsZero() || t.now.Before(until))
+}
+
 // isDisrupted says that a node has a NoExecute taint or a treatment, or will have one.
 func (t *naiveCore) isDisrupted(p *nodeState) bool {
 	for _, c := range p.ruleStates {
@@ -153,9 +159,12 @@ func (t *naiveCore) holdsUnusedPermission(p *nodeState) bool {
 // whyNotClosed says why a taint that closes the node is not placed.
 func (t *naiveCore) whyNotClosed(p *nodeState, rule triage.Rule) triage.Reason {
 	c := p.ruleState(rule.ID)
+	pause, paused := t.nodeHold(p)
 	switch {
 	case t.hold(rule) != "":
 		return triage.Reason{Code: triage.OnHold, Other: t.hold(rule)}
+	case paused:
+		return pause
 	case c.notBefore.After(t.now):
 		return triage.Reason{Code: triage.Retrying, Until: c.notBefore}
 	case !t.loaded:
@@ -235,6 +244,9 @@ func (t *naiveCore) railCount(limit triage.Limit, belongs func(*nodeState) bool,
 func (t *naiveCore) rail(p *nodeState, rule triage.Rule) (triage.Reason, bool) {
 	all := func(*nodeState) bool { return true }
 	allGone := func(triage.Grant) bool { return true }
+	if r, correlated := t.correlatedFailure(p); correlated {
+		return r, true
+	}
 	if !t.isDisrupted(p) {
 		open := 0
 		for _, other := range t.nodes {
@@ -318,4 +330,85 @@ func (t *naiveCore) Closings() []triage.Grant {
 		}
 	}
 	return grants
+}
+
+// correlatedFailure says whether nodes like this one became unhealthy together.
+func (t *naiveCore) correlatedFailure(p *nodeState) (triage.Reason, bool) {
+	spec := t.rails.CorrelatedFailure
+	if spec == nil || !t.loaded || spec.Released.After(t.now) {
+		return triage.Reason{}, false
+	}
+	for _, key := range slices.Concat(spec.Labels, []string{"image"}) {
+		value, has := domainValue(p.facts, spec, key)
+		if !has {
+			continue
+		}
+		r := triage.Reason{Code: triage.CorrelatedFailed, Other: key + "=" + value}
+		var starts []time.Time
+		for _, other := range t.nodes {
+			if v, has := domainValue(other.facts, spec, key); !has || v != value {
+				continue
+			}
+			r.Of++
+			if since := t.failedSince(other); !since.IsZero() {
+				starts = append(starts, since)
+			}
+		}
+		slices.SortFunc(starts, time.Time.Compare)
+		r.Have, r.Limit = len(starts), max(allows(&spec.Threshold, r.Of), spec.MinNodes-1)
+		var ignored time.Time // nodes that became unhealthy until then
+		for _, end := range starts {
+			together := 0
+			for _, other := range starts {
+				if other.After(ignored) && !other.After(end) && end.Sub(other) <= spec.Window {
+					together++
+				}
+			}
+			if !end.After(ignored) || together <= r.Limit {
+				continue
+			}
+			if spec.LongestHold == 0 {
+				t.saw["correlated failures"]++
+				return r, true
+			}
+			if r.Until = end.Add(spec.LongestHold); r.Until.After(t.now) {
+				return r, true
+			}
+			ignored = r.Until
+			t.saw["correlated failures that were held long enough"]++
+		}
+	}
+	return triage.Reason{}, false
+}
+
+// domainValue is the value of a label or the image of a node.
+func domainValue(node triage.Node, spec *triage.CorrelatedFailure, key string) (string, bool) {
+	if key == "image" {
+		return node.Image, spec.Image && node.Image != ""
+	}
+	value, has := node.Labels[key]
+	return value, has
+}
+
+// failedSince is since when a node is unhealthy, as correlated failures count it.
+func (t *naiveCore) failedSince(p *nodeState) (first time.Time) {
+	for id, c := range p.ruleStates {
+		rule, known := t.rules[id]
+		if !known || rule.DryRun || !c.unhealthy || len(rule.Response.Ladder) == 0 && !wantsNoExecute(rule) {
+			continue
+		}
+		if eligible, _ := t.eligible(p, rule); !p.initialized && !c.active && (t.verdict(p, rule) != holds || eligible.After(t.now)) {
+			continue
+		}
+		var since time.Time
+		for _, clock := range c.clocks {
+			if since.IsZero() || rule.When.All == clock.at.After(since) {
+				since = clock.at
+			}
+		}
+		if !since.IsZero() && (first.IsZero() || since.Before(first)) {
+			first = since
+		}
+	}
+	return first
 }

@@ -267,7 +267,6 @@ func (t *naiveCore) Observe(now time.Time, nodes ...triage.Node) {
 		for id, c := range p.ruleStates {
 			c.recordTermination(t.rules[id])
 		}
-		t.escalate()
 
 		if works && !p.wasReady {
 			p.wasReady = true
@@ -421,7 +420,6 @@ func (t *naiveCore) advanceTo(now time.Time) {
 		t.now = now
 	}
 	t.expire()
-	t.escalate()
 }
 
 func (t *naiveCore) expire() {
@@ -740,6 +738,9 @@ func (t *naiveCore) syncResponse(p *nodeState, id triage.RuleID, c *ruleState) {
 }
 
 func (t *naiveCore) escalate() {
+	if !t.loaded {
+		return
+	}
 	for _, p := range t.nodes {
 		for id, c := range p.ruleStates {
 			rule, known := t.rules[id]
@@ -747,7 +748,10 @@ func (t *naiveCore) escalate() {
 				continue
 			}
 			_, vetoed := vetoOf(p.facts, id.Kind)
-			if t.verdict(p, rule) == holds && t.hold(rule) == "" && !vetoed && t.isStepOver(rule, c) && !c.notBefore.After(t.now) {
+			_, paused := t.nodeHold(p)
+			_, correlated := t.correlatedFailure(p)
+			_, isOutside := t.outsideWindow(p, rule, c.step+1)
+			if t.verdict(p, rule) == holds && t.hold(rule) == "" && !paused && !isOutside && !vetoed && !correlated && t.isStepOver(rule, c) && !c.notBefore.After(t.now) {
 				c.step, c.since, c.failed = c.step+1, t.now, false
 				c.recordTermination(rule)
 				t.saw["escalations"]++
@@ -944,7 +948,7 @@ func (t *naiveCore) beginResponses() {
 		return cmp.Or(a.waits.Compare(b.waits), t.compareRules(a.rule.ID, b.rule.ID), cmp.Compare(a.p.facts.Name, b.p.facts.Name))
 	})
 	for _, next := range queue {
-		if t.closes(next.p, next.rule) && !next.p.mayClose && t.hold(next.rule) == "" {
+		if _, paused := t.nodeHold(next.p); t.closes(next.p, next.rule) && !next.p.mayClose && t.hold(next.rule) == "" && !paused {
 			if _, stopped := t.closingRail(next.p); stopped {
 				continue
 			}
@@ -973,6 +977,9 @@ func (t *naiveCore) obstacle(p *nodeState, rule triage.Rule) (triage.Reason, boo
 	if hold := t.hold(rule); hold != "" {
 		return triage.Reason{Code: triage.OnHold, Other: hold}, true
 	}
+	if pause, paused := t.nodeHold(p); paused {
+		return pause, true
+	}
 	if len(rule.Response.Ladder) == 0 {
 		if excludesNode(rule, p.facts) {
 			return triage.Reason{Code: triage.FellBack}, true
@@ -980,7 +987,11 @@ func (t *naiveCore) obstacle(p *nodeState, rule triage.Rule) (triage.Reason, boo
 		if t.hasForeignTaint(p, rule) {
 			return triage.Reason{Code: triage.Tainted}, true
 		}
-	} else {
+	}
+	if reason, isOutside := t.outsideWindow(p, rule, 0); isOutside {
+		return reason, true
+	}
+	if len(rule.Response.Ladder) > 0 {
 		if veto, vetoed := vetoOf(p.facts, rule.ID.Kind); vetoed {
 			return triage.Reason{Code: triage.Vetoed, Other: veto.Reason}, true
 		}
@@ -1133,7 +1144,7 @@ func (t *naiveCore) gateClosedBy(rule triage.Rule) (triage.Reason, bool) {
 				t.saw["gates with a percentage closed by deleted nodes"]++
 			}
 		}
-		return triage.Reason{Code: triage.GateClosed, Have: unwell, Recovering: n.Recovering, Departed: lost, Limit: gate, Of: n.Selected + lost}, true
+		return triage.Reason{Code: triage.GateClosed, Have: unwell, Recovering: n.Recovering, Departed: lost, Limit: gate, Of: n.Selected + lost, Other: rule.Bound.GateName}, true
 	}
 	if calm, on := t.storms[rule.ID]; on {
 		return triage.Reason{Code: triage.CoolingDown, Calm: calm, Until: calm.Add(rule.Bound.Cooldown)}, true
@@ -1308,7 +1319,7 @@ func (t *naiveCore) Plan(name string) (triage.Plan, bool) {
 					plan.Taints = append(plan.Taints, triage.PlannedTaint{Taint: taint, Reason: kept})
 				}
 			}
-		case triage.Tainted, triage.FellBack, triage.MaxUnschedulable, triage.LastNode, triage.Retrying, triage.OnHold:
+		case triage.Tainted, triage.FellBack, triage.MaxUnschedulable, triage.LastNode, triage.Retrying, triage.OnHold, triage.NodePaused:
 			if placed == 0 {
 				break
 			}
@@ -1388,7 +1399,9 @@ func (t *naiveCore) isCalledOff(p *nodeState, rule triage.Rule) bool {
 func (t *naiveCore) calledOff(p *nodeState, rule triage.Rule) (triage.Reason, bool) {
 	c := p.ruleState(rule.ID)
 	veto, vetoed := vetoOf(p.facts, rule.ID.Kind)
+	pause, paused := t.nodeHold(p)
 	eligible, _ := t.eligible(p, rule)
+	window, isOutside := t.outsideWindow(p, rule, c.step)
 	switch {
 	case t.verdict(p, rule) == unclear:
 		return t.unclear(p, rule), true
@@ -1396,9 +1409,17 @@ func (t *naiveCore) calledOff(p *nodeState, rule triage.Rule) (triage.Reason, bo
 		return triage.Reason{Code: triage.Pending, Until: eligible}, true
 	case t.hold(rule) != "":
 		return triage.Reason{Code: triage.OnHold, Other: t.hold(rule)}, true
+	case paused:
+		return pause, true
+	case isOutside:
+		return window, true
 	case vetoed:
 		return triage.Reason{Code: triage.Vetoed, Other: veto.Reason}, true
-	case c.step == 0 && t.loaded:
+	}
+	if reason, correlated := t.correlatedFailure(p); correlated {
+		return reason, true
+	}
+	if c.step == 0 && t.loaded {
 		return t.gateClosedBy(rule)
 	}
 	return triage.Reason{}, false
@@ -1556,12 +1577,17 @@ func (t *naiveCore) treatmentFinding(p *nodeState, rule triage.Rule, c *ruleStat
 		if c.step == 0 || !there {
 			return reason
 		}
-		if reason.Code == triage.Unclear { // unclear is no obstacle here
+		switch reason.Code {
+		case triage.Unclear: // unclear is no obstacle here
 			reason.Other = ""
+		case triage.CorrelatedFailed:
+			reason.Other, reason.Until = reason.Sentence(), time.Time{}
+		case triage.OutsideWindow:
+			reason.Other = "outside the window " + reason.Other
 		}
 		return triage.Reason{
 			Code: triage.Treating, Step: shown.Step + 1, Steps: len(rule.Response.Ladder), Action: rule.Response.Ladder[shown.Step].Action,
-			Other: reason.Other,
+			Other: reason.Other, Until: reason.Until,
 		}
 	}
 	if c.active {
@@ -1569,11 +1595,20 @@ func (t *naiveCore) treatmentFinding(p *nodeState, rule triage.Rule, c *ruleStat
 		reason := triage.Reason{Code: triage.Treating, Step: c.step + 1, Steps: len(rule.Response.Ladder), Action: step.Action}
 		if t.isStepOver(rule, c) {
 			veto, _ := vetoOf(p.facts, rule.ID.Kind)
+			pause, paused := t.nodeHold(p)
+			window, isOutside := t.outsideWindow(p, rule, c.step+1)
 			switch {
 			case c.step == len(rule.Response.Ladder)-1:
 				reason.Code = triage.Exhausted
+			case v == holds && t.hold(rule) == "" && paused:
+				reason.Other, reason.Until = pause.Other, pause.Until
+			case v == holds && t.hold(rule) == "" && isOutside:
+				reason.Other, reason.Until = "outside the window "+window.Other, window.Until
 			case v == holds:
 				reason.Other = cmp.Or(t.hold(rule), veto.Reason)
+				if held, correlated := t.correlatedFailure(p); correlated && reason.Other == "" {
+					reason.Other = held.Sentence()
+				}
 				if reason.Other == "" {
 					reason.Other, reason.Until = "it could not be carried out", c.notBefore
 				}
@@ -1678,7 +1713,10 @@ func (t *naiveCore) taintFinding(p *nodeState, rule triage.Rule, c *ruleState, v
 		reason.Code, reason.Other = triage.FellBack, "control-plane nodes are not included"
 	case t.mayBegin(p, rule) && taint.Effect == triage.NoExecute && standing != triage.NoExecute:
 		reason.Code = triage.FellBack
+		window, isOutside := t.outsideWindow(p, rule, 0)
 		switch counts := t.count(rule); {
+		case isOutside:
+			reason.Other, reason.Until = window.Sentence(), window.Until
 		case c.notBefore.After(t.now):
 			reason.Other, reason.Until = "it could not be placed", c.notBefore
 		case !t.loaded:
@@ -1698,7 +1736,7 @@ func (t *naiveCore) taintFinding(p *nodeState, rule triage.Rule, c *ruleState, v
 
 // mayBegin says whether a taint rule may place its taint on a node now.
 func (t *naiveCore) mayBegin(p *nodeState, rule triage.Rule) bool {
-	if t.verdict(p, rule) != holds || t.hold(rule) != "" {
+	if _, paused := t.nodeHold(p); paused || t.verdict(p, rule) != holds || t.hold(rule) != "" {
 		return false
 	}
 	eligible, _ := t.eligible(p, rule)
@@ -1715,7 +1753,9 @@ func (t *naiveCore) wantedEffect(p *nodeState, rule triage.Rule) triage.Effect {
 		return strongest(p.facts, rule.ID)
 	}
 	if t.mayBegin(p, rule) {
-		if wantsNoExecute(rule) && (!c.active && !t.hasForeignTaint(p, rule) || excludesNode(rule, p.facts)) {
+		_, isOutside := t.outsideWindow(p, rule, 0)
+		isCalledOff := c.active && c.observedSteps == 0 && isOutside
+		if wantsNoExecute(rule) && (!c.active && !t.hasForeignTaint(p, rule) || isCalledOff || excludesNode(rule, p.facts)) {
 			return triage.NoSchedule
 		}
 		return rule.Response.Taint.Effect
@@ -1838,7 +1878,7 @@ func signalsOf(rule triage.Rule, condition string) []triage.Signal {
 func sameButFor(a, b []triage.Signal) bool {
 	return slices.EqualFunc(a, b, func(x, y triage.Signal) bool {
 		same := (x.For == triage.Never) == (y.For == triage.Never)
-		x.For, y.For = 0, 0
+		x.For, y.For, x.Urgent, y.Urgent = 0, 0, false, false
 		return same && x == y
 	})
 }

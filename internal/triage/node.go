@@ -26,6 +26,7 @@ type Node struct {
 
 	Labels  map[string]string
 	Created time.Time
+	Image   string // the image of the operating system, for [CorrelatedFailure]; empty if unknown
 
 	ControlPlane bool
 	// Initialized says that the node was ready for work at some time. The core remembers it
@@ -47,6 +48,12 @@ type Node struct {
 	// only if a condition has changed: the old status was still reported then.
 	Previous time.Time
 	Vetoes   []Veto
+
+	// Hold, if not empty, is the reason why no rule may begin anything new on the node, as
+	// [Rule.Hold] is for one rule on all nodes. Existing responses stay until the node recovers.
+	// HoldUntil is when the hold ends by time; zero for never.
+	Hold      string
+	HoldUntil time.Time
 
 	// Confirmed says that a user has confirmed that the node is healthy. Once the node is
 	// healthy, its treatment may end without a delay.

@@ -39,6 +39,10 @@ type node struct {
 	unhealthy  int        // episodes in which the node is unhealthy
 	domains    []*domain  // of its labels that the rails name
 	byAge      queueItem  // in Core.youngest
+	image      symbol     // noSymbol if it is not known
+	// failedSince is since when some rule has found the node unhealthy, as correlated failures
+	// count it; 0 if none has.
+	failedSince int64
 
 	// Storage for the labels, conditions and rules of most nodes, next to the other fields.
 	// In a large cluster a cache miss costs more than the evaluation itself.
@@ -55,6 +59,10 @@ type extraFacts struct {
 	memories   []Memory
 	foreign    []string
 	countedBy  []*rule // rules whose cap counts the node because of a foreign taint
+
+	hold      string // as in [Node]
+	holdUntil int64
+	holdEnds  queueItem // in Core.timers
 }
 
 var noExtraFacts = &extraFacts{}
@@ -115,7 +123,7 @@ func (c *Core) observe(facts *Node) {
 	}
 	isNew := n == nil
 	if isNew {
-		n = &node{name: facts.Name, uid: facts.UID, created: nanos(facts.Created), extra: noExtraFacts}
+		n = &node{name: facts.Name, uid: facts.UID, created: nanos(facts.Created), extra: noExtraFacts, image: noSymbol}
 		n.labels, n.conditions, n.rules = n.inlineLabels[:0], n.inlineConditions[:0], n.inlineRules[:0]
 		if n.created == 0 {
 			n.created = c.now
@@ -132,7 +140,7 @@ func (c *Core) observe(facts *Node) {
 	if found || moved {
 		concerns = everyCondition
 	}
-	relabelled := c.updateLabels(n, facts.Labels) || isNew
+	relabelled := c.updateLabels(n, facts) || isNew
 	if concerns == 0 && !relabelled {
 		return
 	}
@@ -142,6 +150,7 @@ func (c *Core) observe(facts *Node) {
 		known = c.reselect(n)
 		c.leaveDomains(n)
 		c.enterDomains(n)
+		c.enterFailureDomains(n)
 	}
 	c.syncResponses(n)
 	c.syncClosed(n)
@@ -310,9 +319,11 @@ func isUnknown(s Status) int {
 func (c *Core) updateExtraFacts(n *node, facts *Node) (changed bool) {
 	f := n.extra
 	if slices.Equal(f.taints, facts.Taints) && slices.Equal(f.treatments, facts.Treatments) &&
-		slices.Equal(f.vetoes, facts.Vetoes) && slices.Equal(f.memories, facts.Memories) && slices.Equal(f.foreign, facts.Foreign) {
+		slices.Equal(f.vetoes, facts.Vetoes) && slices.Equal(f.memories, facts.Memories) && slices.Equal(f.foreign, facts.Foreign) &&
+		f.hold == facts.Hold && f.holdUntil == nanos(facts.HoldUntil) {
 		return false
 	}
+	f.holdEnds.leave()
 	n.extra = &extraFacts{
 		taints:     slices.Clone(facts.Taints),
 		treatments: slices.Clone(facts.Treatments),
@@ -320,7 +331,10 @@ func (c *Core) updateExtraFacts(n *node, facts *Node) (changed bool) {
 		memories:   slices.Clone(facts.Memories),
 		foreign:    slices.Clone(facts.Foreign),
 		countedBy:  f.countedBy,
+		hold:       facts.Hold,
+		holdUntil:  nanos(facts.HoldUntil),
 	}
+	c.timeHold(n)
 	return true
 }
 
@@ -400,15 +414,19 @@ func (c *Core) forget(n *node) {
 			d.readyNeeded = ready + 1
 		}
 	}
+	c.leaveFailureDomains(n)
 	for _, l := range n.labels {
-		c.symbols.release(l.key)
-		c.symbols.release(l.value)
+		c.releaseLabel(l)
+	}
+	if n.image != noSymbol {
+		c.symbols.release(n.image)
 	}
 	for i := range n.conditions {
 		c.dropRow(&n.conditions[i])
 	}
 	c.symbols.release(n.zone)
 	n.forgotten = true
+	n.extra.holdEnds.leave()
 	c.updateOpen(n)
 	c.leaveDomains(n)
 	c.rails.created.remove(n.countedCreation())

@@ -3,7 +3,7 @@ package triage
 import "strings"
 
 // queueItem is an element of a queue: an episode, a departure, a rule that waits for the end
-// of its cooldown, a node, or the pace of the rails.
+// of its cooldown, a node, also for the end of its hold, or the pace of the rails.
 type queueItem struct {
 	episode   *episode
 	departure *departure

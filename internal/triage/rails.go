@@ -25,6 +25,9 @@ type Rails struct {
 	Topology []Share
 	// Pace limits how many treatments begin within a period. Nil means no limit.
 	Pace *Pace
+	// CorrelatedFailure holds treatments of nodes that probably failed by a common cause. Nil means
+	// that nothing is held.
+	CorrelatedFailure *CorrelatedFailure
 	// KeepLast protects the last node that is ready for work and open to new pods from every
 	// disruptive treatment and from taints that close it.
 	KeepLast bool
@@ -67,6 +70,9 @@ func (r Rails) Validate() error {
 		}
 		seen[share.Label] = true
 	}
+	if err := r.CorrelatedFailure.validate(); err != nil {
+		return within("correlatedFailure", err)
+	}
 	if r.Pace == nil {
 		return nil
 	}
@@ -84,6 +90,7 @@ func (r Rails) Validate() error {
 func (r Rails) clone() Rails {
 	r.Hold, r.Topology = maps.Clone(r.Hold), slices.Clone(r.Topology)
 	r.InTreatment, r.Unschedulable, r.Pace = copied(r.InTreatment), copied(r.Unschedulable), copied(r.Pace)
+	r.CorrelatedFailure = r.CorrelatedFailure.clone()
 	return r
 }
 
@@ -95,18 +102,26 @@ type railState struct {
 	closed  int // nodes that are closed, as in node.isClosed
 	// unhealthy counts the nodes that are unhealthy under some rule.
 	unhealthy int
-	created   *creationTimes // of all nodes
-	going     queue          // all departures, in the order of decision
-	// lastFirst is the first departure that the waiting episodes were last tried for.
-	lastFirst int64
-	departed  map[nodeID]*departedNode
-	topology  topology
-	starts    []Start // within the period of the pace
+	created   *sortedTimes // of all nodes
+	going     queue        // all departures, in the order of decision
+	// tried is what the waiting episodes were last tried for.
+	tried    departures
+	departed map[nodeID]*departedNode
+	topology topology
+	starts   []Start // within the period of the pace
+	failures failures
 
+	onHold                                         queue // because of Rails.Hold
 	waitingForRoom, waitingForLast, waitingForPace queue
 	waitingToClose, waitingToKeepClosed            queue // for nodes that are open, and that others have closed
 
 	timer queueItem // the next treatment that the pace allows
+}
+
+// departures is what [railState.base] reads from the queue of departures.
+type departures struct {
+	first int64
+	count int
 }
 
 // nodeID identifies a node that may be deleted.
@@ -114,9 +129,10 @@ type nodeID struct{ name, uid string }
 
 // init makes the state of rails that limit nothing.
 func (s *railState) init() {
-	s.created, s.departed = newCreationTimes(nil), map[nodeID]*departedNode{}
+	s.created, s.departed = newSortedTimes(nil), map[nodeID]*departedNode{}
 	s.topology.values, s.topology.domains = map[symbol]int{}, map[label]*domain{}
 	s.timer.rails = true
+	s.failures.domains = map[label]*failureDomain{}
 }
 
 // SetRails sets the limits on all rules together. Existing responses stay.
@@ -127,6 +143,7 @@ func (c *Core) SetRails(now time.Time, rails Rails) error {
 	c.advanceTo(now)
 	c.rails.spec = rails.clone()
 	c.loadTopology()
+	c.loadFailures()
 	for _, n := range c.walk() {
 		for _, ep := range n.episodes {
 			c.schedule(ep) // it may wait for a limit that has changed
@@ -136,14 +153,6 @@ func (c *Core) SetRails(now time.Time, rails Rails) error {
 	c.sortWoken()
 	c.decide()
 	return nil
-}
-
-// Hold returns why a rule may begin nothing new; empty if it may.
-func (c *Core) Hold(id RuleID) string {
-	if r := c.rules[id]; r != nil {
-		return c.hold(r)
-	}
-	return ""
 }
 
 // ExceedsRails says whether more nodes are in treatment than the rails allow now, and this node
@@ -161,11 +170,11 @@ func (c *Core) ExceedsRails(node string) bool {
 		})
 }
 
-// LimitsTreatments says whether the rails limit how many nodes are in treatment, or how many
-// treatments begin.
+// LimitsTreatments says whether the rails limit how many or which nodes are in treatment, or how
+// many treatments begin.
 func (c *Core) LimitsTreatments() bool {
 	spec := &c.rails.spec
-	return spec.InTreatment != nil || len(spec.Topology) > 0 || spec.Pace != nil
+	return spec.KeepLast || spec.InTreatment != nil && !spec.InTreatment.isAll() || len(spec.Topology) > 0 || spec.Pace != nil
 }
 
 // Topology returns the labels of a node that the rails name, as in [Grant].
@@ -174,14 +183,6 @@ func (c *Core) Topology(node string) string {
 		return c.topologyOf(n)
 	}
 	return ""
-}
-
-// hold returns why a rule may begin nothing new; empty if it may.
-func (c *Core) hold(r *rule) string {
-	if r.spec.Hold != "" {
-		return r.spec.Hold
-	}
-	return c.rails.spec.Hold[r.spec.Stage]
 }
 
 // updateTreatment updates the counts of nodes in treatment after a response of the node has
@@ -257,6 +258,9 @@ func sign(plus bool) int {
 // rail returns the rail that prevents the response of an episode; 0 for none.
 func (c *Core) rail(ep *episode) Code {
 	s, n := &c.rails, ep.node
+	if c.failureOf(n) != nil {
+		return CorrelatedFailed
+	}
 	if !n.inTreatment {
 		switch {
 		case s.spec.KeepLast && n.open && s.open == 1:
@@ -284,6 +288,8 @@ func (c *Core) waitForRail(ep *episode, rail Code, at int64) {
 		s.waitingForRoom.push(at, &ep.waiting)
 	case MaxInTopology:
 		s.fullDomain(ep.node).waiting.push(at, &ep.waiting)
+	case CorrelatedFailed:
+		c.failureOf(ep.node).waiting.push(at, &ep.waiting)
 	case MaxUnschedulable:
 		if ep.node.isClosed {
 			s.waitingToKeepClosed.push(at, &ep.waiting)
@@ -298,8 +304,8 @@ func (c *Core) waitForRail(ep *episode, rail Code, at int64) {
 // retryWaitingForRails makes the first episode of each queue a candidate if its rail is open.
 func (c *Core) retryWaitingForRails() {
 	s := &c.rails
-	if first := s.firstDeparture(); first != s.lastFirst { // it changes how many nodes the limits refer to
-		s.lastFirst = first
+	if now := (departures{s.firstDeparture(), s.going.len()}); now != s.tried { // they change how many nodes the limits refer to
+		s.tried = now
 		for _, d := range s.topology.domains {
 			s.topology.markChanged(d)
 		}
@@ -338,7 +344,7 @@ func (s *railState) hasRoom() bool {
 // base is the number of nodes that a limit refers to, as in [rule.capBase]: nodes that are
 // younger than the first departure count only if they replace a deleted node, or if there are
 // more of them than departures.
-func (s *railState) base(limit Limit, created *creationTimes, departed int) int {
+func (s *railState) base(limit Limit, created *sortedTimes, departed int) int {
 	first := s.firstDeparture()
 	switch {
 	case limit.isAll():
@@ -448,7 +454,7 @@ func (c *Core) timePace() {
 // nameRail adds the numbers of a rail to a reason.
 func (c *Core) nameRail(reason *Reason, n *node, rail Code) {
 	s := &c.rails
-	count := func(limit Limit, treated, departed int, created *creationTimes) {
+	count := func(limit Limit, treated, departed int, created *sortedTimes) {
 		reason.Have, reason.Departed, reason.Of = treated, departed, s.base(limit, created, departed)
 		reason.Limit = limit.Of(reason.Of)
 	}
@@ -460,7 +466,9 @@ func (c *Core) nameRail(reason *Reason, n *node, rail Code) {
 	case MaxInTopology:
 		d := s.fullDomain(n)
 		count(d.limit, d.treated, d.departed, d.created)
-		reason.Other = c.nameOf(d)
+		reason.Other = c.nameOf(d.label)
+	case CorrelatedFailed:
+		c.nameFailure(reason, n)
 	case Paced:
 		reason.Have, reason.Limit, reason.Other = s.begun(c.now), s.pace(), s.spec.Pace.Period.String()
 		reason.Until = instant(s.paceOpensAt(c.now))

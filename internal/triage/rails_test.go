@@ -33,6 +33,16 @@ func (h *history) drawRails() triage.Rails {
 			Period: pick(h.t, []time.Duration{10 * time.Second, time.Minute, 5 * time.Minute}),
 		}
 	}
+	if rare(h.t, 3) {
+		r.CorrelatedFailure = &triage.CorrelatedFailure{
+			Threshold: pick(h.t, h.railLimits()), MinNodes: pick(h.t, []int{1, 2, 3}),
+			Window: pick(h.t, []time.Duration{10 * time.Second, time.Minute, 5 * time.Minute}), Labels: pick(h.t, [][]string{nil, {"spot"}, {"pool", "spot"}}),
+			Image: rare(h.t, 2), LongestHold: pick(h.t, []time.Duration{0, 0, time.Minute, 10 * time.Minute}),
+		}
+		if rare(h.t, 4) {
+			r.CorrelatedFailure.Released = h.now.Add(pick(h.t, []time.Duration{10 * time.Second, 5 * time.Minute}))
+		}
+	}
 	if rare(h.t, 6) {
 		r.Hold = map[triage.Stage]string{pick(h.t, stages): "the stage is paused"}
 	}
@@ -65,13 +75,16 @@ func (h *history) nodeCloses() {
 	if len(h.nodes) == 0 {
 		return
 	}
-	node := h.nodes[pick(h.t, h.names())]
-	if rare(h.t, 4) {
-		node.Dedicated = !node.Dedicated
-	} else {
-		node.Closed = !node.Closed
+	names := some(h.t, h.names(), 3)
+	for _, name := range names {
+		node := h.nodes[name]
+		if rare(h.t, 4) {
+			node.Dedicated = !node.Dedicated
+		} else {
+			node.Closed = !node.Closed
+		}
 	}
-	h.observe(node.Name)
+	h.observe(names...)
 }
 
 // reopen reports that nothing closes a node and nothing is in flight.
@@ -92,6 +105,9 @@ func describeRails(r triage.Rails) string {
 	}
 	if r.Pace != nil {
 		parts = append(parts, fmt.Sprintf("pace %s, at least %d, in %s", r.Pace.Limit, r.Pace.AtLeast, r.Pace.Period))
+	}
+	if f := r.CorrelatedFailure; f != nil {
+		parts = append(parts, fmt.Sprintf("correlated failure %+v", *f))
 	}
 	if r.KeepLast {
 		parts = append(parts, "keep the last")
@@ -297,6 +313,12 @@ func (h *history) checkClosed() func() {
 		}
 		if isFresh || !slices.ContainsFunc(slices.Collect(maps.Keys(h.observed)), isNew) {
 			return
+		}
+		for name, node := range h.observed {
+			if h.isPaused(node) && isNew(name) {
+				h.log("%s", name)
+				h.fail("a paused node is closed")
+			}
 		}
 		if limit := h.rails.Unschedulable; limit != nil {
 			h.saw["closed under maxUnschedulable"]++

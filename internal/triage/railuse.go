@@ -18,13 +18,13 @@ type RailUse struct {
 // RailCount is the use of one rail.
 type RailCount struct {
 	Rail   Code
-	Domain string // of MaxInTopology, for example zone=a
-	// Limit and Used are nodes; those of Paced are treatments. LastNode has no limit.
+	Domain string // of MaxInTopology and CorrelatedFailure, for example zone=a
+	// Limit and Used are nodes; those of Paced are treatments. LastNode and OnHold have no limit.
 	Limit, Used, Held int
 }
 
-// RailUse returns the use of all rails that have a limit, and of LastNode. Of the domains of a
-// label it returns those with nodes in treatment or held.
+// RailUse returns the use of all rails that have a limit, of LastNode, and of [Rails.Hold]. Of the domains of a
+// label it returns those with nodes in treatment or held, and those with a correlated failure.
 func (c *Core) RailUse() RailUse {
 	s := &c.rails
 	use := RailUse{Nodes: len(c.allNodes), Unhealthy: s.unhealthy, InTreatment: s.inTreatment(), Unschedulable: s.closed}
@@ -38,6 +38,9 @@ func (c *Core) RailUse() RailUse {
 		}
 		rail.Held = len(here)
 		use.Rails = append(use.Rails, rail)
+	}
+	if len(s.spec.Hold) > 0 {
+		add(RailCount{Rail: OnHold}, &s.onHold)
 	}
 	if limit := s.spec.InTreatment; limit != nil {
 		add(RailCount{Rail: MaxInTreatment, Limit: limit.Of(s.base(*limit, s.created, len(s.departed))), Used: s.inTreatment()}, &s.waitingForRoom)
@@ -53,7 +56,12 @@ func (c *Core) RailUse() RailUse {
 	}
 	for _, d := range s.topology.domains {
 		if !s.topology.isIgnored(d.key) && (d.treated > 0 || d.waiting.len() > 0) {
-			add(RailCount{Rail: MaxInTopology, Domain: c.nameOf(d), Limit: d.limit.Of(s.base(d.limit, d.created, d.departed)), Used: d.treated}, &d.waiting)
+			add(RailCount{Rail: MaxInTopology, Domain: c.nameOf(d.label), Limit: d.limit.Of(s.base(d.limit, d.created, d.departed)), Used: d.treated}, &d.waiting)
+		}
+	}
+	for _, d := range s.failures.domains {
+		if d.holds {
+			add(RailCount{Rail: CorrelatedFailed, Domain: c.nameOf(d.label), Limit: s.spec.CorrelatedFailure.needed(d.nodes) - 1, Used: d.starts.total}, &d.waiting)
 		}
 	}
 	slices.SortStableFunc(use.Rails, func(a, b RailCount) int { return cmp.Or(cmp.Compare(a.Domain, b.Domain), cmp.Compare(a.Rail, b.Rail)) })

@@ -19,8 +19,8 @@ const (
 	// Tainted: the taint of the rule is on the node or should be. A release has this code if
 	// the taint is weaker than the decided one.
 	Tainted
-	// FellBack: NoSchedule replaces NoExecute, because the cap is full, or because the rule
-	// excludes control-plane nodes. A release has this code if NoExecute was decided for a
+	// FellBack: NoSchedule replaces NoExecute, because the cap is full, the window is closed, or
+	// the rule excludes control-plane nodes. A release has this code if NoExecute was decided for a
 	// control-plane node that the rule excludes.
 	FellBack
 	// Kept: the rule cannot be read now; its taint stays.
@@ -51,6 +51,8 @@ const (
 	LastNode
 	// Paced: as many treatments began within the period as the rails allow.
 	Paced
+	// CorrelatedFailed: many nodes with the same value of a label became unhealthy together.
+	CorrelatedFailed
 	// GateClosed: the gate is exceeded. It counts nodes that are unhealthy, healthy and
 	// still in treatment, or deleted and not replaced yet.
 	GateClosed
@@ -62,8 +64,12 @@ const (
 	Busy
 	// Vetoed: a veto protects the node.
 	Vetoed
+	// OutsideWindow: the window of the rule is closed, and the step is not urgent.
+	OutsideWindow
 	// OnHold: the rule is on hold.
 	OnHold
+	// NodePaused: the node is on hold.
+	NodePaused
 	// Retrying: the decision could not be carried out; the next attempt follows later.
 	Retrying
 	// DryRun: the rule is on dry run. It reports what it would do, and its responses are
@@ -85,14 +91,14 @@ const (
 
 var codeNames = [...]string{
 	"", "Treating", "Exhausted", "Tainted", "FellBack", "Kept", "Recovering", "Recovered", "Deselected", "RuleGone", "NodeGone", "CapFull",
-	"NotAllowed", "MaxInTreatment", "MaxUnschedulable", "MaxInTopology", "LastNode", "Paced", "GateClosed", "CoolingDown", "ControlPlaneBusy", "Busy", "Vetoed", "OnHold", "Retrying", "DryRun", "Superseded", "Unclear", "Pending", "Partial", "Healthy", "NotSelected",
+	"NotAllowed", "MaxInTreatment", "MaxUnschedulable", "MaxInTopology", "LastNode", "Paced", "CorrelatedFailed", "GateClosed", "CoolingDown", "ControlPlaneBusy", "Busy", "Vetoed", "OutsideWindow", "OnHold", "NodePaused", "Retrying", "DryRun", "Superseded", "Unclear", "Pending", "Partial", "Healthy", "NotSelected",
 }
 
 // IsWait reports whether the code describes an unhealthy node whose treatment is due and
 // does not start.
 func (c Code) IsWait() bool {
 	switch c {
-	case GateClosed, CoolingDown, CapFull, NotAllowed, MaxInTreatment, MaxUnschedulable, MaxInTopology, LastNode, Paced, ControlPlaneBusy, Busy, Vetoed, OnHold, Retrying:
+	case GateClosed, CoolingDown, CapFull, NotAllowed, MaxInTreatment, MaxUnschedulable, MaxInTopology, LastNode, Paced, CorrelatedFailed, ControlPlaneBusy, Busy, Vetoed, OutsideWindow, OnHold, NodePaused, Retrying:
 		return true
 	default:
 		return false
@@ -136,7 +142,7 @@ type Reason struct {
 	Key    string // key of the taint
 	Effect Effect // effect of the taint that is placed, or would be
 
-	// Other is the obstacle: a rule, a node or a text. With Unclear it is the reason of the
+	// Other is the obstacle: a rule, a node, a window, the name of the gate or a text. With Unclear it is the reason of the
 	// Unknown condition. On dry run it says that a response is removed, and is empty if
 	// there is none. With Tainted it says that a stronger taint is called off.
 	Other string
@@ -328,10 +334,14 @@ func (r Reason) waitText() string {
 		}
 		return "waits: " + r.Other
 	case GateClosed:
-		return fmt.Sprintf("waits: %d of %d selected nodes are %s, at most %d may be", r.Have, r.Of, unhealthyText(r.Recovering, r.Departed), r.Limit)
+		sentence := fmt.Sprintf("%d of %d selected nodes are %s, at most %d may be", r.Have, r.Of, unhealthyText(r.Recovering, r.Departed), r.Limit)
+		if r.Other == "" {
+			return "waits: " + sentence
+		}
+		return fmt.Sprintf("held by %s: %s; continues when no more than %d are", r.Other, sentence, r.Limit)
 	case CoolingDown:
 		return fmt.Sprintf("waits: the storm is over since %s, nothing new before %s", stamp(r.Calm), stamp(r.Until))
-	case MaxInTreatment, MaxUnschedulable, MaxInTopology, LastNode, Paced:
+	case MaxInTreatment, MaxUnschedulable, MaxInTopology, LastNode, Paced, CorrelatedFailed:
 		return r.railText()
 	case ControlPlaneBusy:
 		return fmt.Sprintf("waits: control-plane node %s is in treatment", r.Other)
@@ -339,8 +349,18 @@ func (r Reason) waitText() string {
 		return fmt.Sprintf("waits: %s treats this node", r.Other)
 	case Vetoed:
 		return "left alone: " + r.Other
+	case OutsideWindow:
+		if r.Until.IsZero() {
+			return outsideWindow + r.Other
+		}
+		return outsideWindow + r.Other + ", continues at " + stamp(r.Until)
 	case OnHold:
 		return "nothing new is begun: " + r.Other
+	case NodePaused:
+		if r.Until.IsZero() {
+			return "nothing new is begun on this node: " + r.Other
+		}
+		return "nothing new is begun on this node until " + stamp(r.Until) + ": " + r.Other
 	case Retrying:
 		return "could not be carried out, tried again at " + stamp(r.Until)
 	}
@@ -358,6 +378,13 @@ func (r Reason) railText() string {
 			return sentence
 		}
 		return sentence + "; continues at " + stamp(r.Until)
+	}
+	if r.Code == CorrelatedFailed {
+		sentence := fmt.Sprintf("held by correlatedFailure of Guardrails: %d of %d nodes with %s are unhealthy, and probably by a common cause; continues when at most %d are", r.Have, r.Of, r.Other, r.Limit)
+		if r.Until.IsZero() {
+			return sentence
+		}
+		return sentence + ", or at " + stamp(r.Until)
 	}
 	rail, nodes := "maxInTreatment", "nodes"
 	switch r.Code {

@@ -23,6 +23,10 @@ type Rule struct {
 	Response Response
 	Recovery Recovery
 
+	// Window says when disruptive steps may begin: treatments, each step of a ladder, and NoExecute
+	// taints. Nil means at any time. Steps that have begun continue.
+	Window Window
+
 	// Precedence is the order of the rules that become eligible for a node at the same time,
 	// and of the findings about a node. The smaller value comes first. Rules with the same
 	// value follow by kind and name. A rule that is not set has the value zero.
@@ -83,6 +87,9 @@ type Signal struct {
 	// FromCreation counts the duration from the creation of the node. The signal matches
 	// only until the node is initialized. All signals of a condition have the same value.
 	FromCreation bool
+	// Urgent lets all steps begin outside the window, once the condition has matched long enough.
+	// Only rules without All may have it.
+	Urgent bool
 }
 
 // Never is the duration of a signal that takes a reason or a status out of the rule, although
@@ -94,6 +101,9 @@ type Bound struct {
 	// Gate stops new treatments while more than this many selected nodes are unhealthy or
 	// still in treatment. Nil means no gate.
 	Gate *Limit
+	// GateName is the name of the gate in reasons, for example the field that sets it. It may
+	// be empty.
+	GateName string
 	// Cap limits how many selected nodes are in treatment, or have the NoExecute taint of
 	// the rule, at the same time. Nil means no cap.
 	Cap *Limit
@@ -168,6 +178,8 @@ type Step struct {
 	// Timeout is how long the step may run before the next step begins. Zero means no
 	// timeout. It has no effect on the last step.
 	Timeout time.Duration
+	// Urgent lets the step begin outside the window.
+	Urgent bool
 }
 
 // Action is the way to treat a node.
@@ -265,6 +277,8 @@ func (r Rule) Validate() error {
 			return bad(field+"for", s.For, "a duration cannot be negative")
 		case s.For == Never && r.When.All:
 			return bad(field+"for", "Never", "a rule that requires all conditions cannot leave one out")
+		case s.Urgent && r.When.All:
+			return bad(field+"urgent", s.Urgent, "a rule that requires all conditions has no urgent one")
 		case met && counts != s.FromCreation:
 			return bad(field+"fromCreation", s.FromCreation, "the signals of one condition must agree from when they count")
 		}

@@ -16,12 +16,13 @@ type rule struct {
 
 	total                         Counts
 	zones                         map[symbol]*Counts
-	waitingForGate, waitingForCap queue          // episodes that wait for the gate and for the cap
-	waitingForAllowance           queue          // episodes that wait for the allowance
-	unobserved                    queue          // episodes whose first step was decided and never observed
-	departures                    queue          // all departures, in the order of decision
-	unreplaced                    queue          // departures without a counted replacement
-	creationTimes                 *creationTimes // creation times of the selected nodes; nil if the cap does not need them
+	waitingForGate, waitingForCap queue // episodes that wait for the gate and for the cap
+	waitingForAllowance           queue // episodes that wait for the allowance
+	unobserved                    queue // episodes whose latest step or taint was decided and never observed
+	window                        windowState
+	departures                    queue        // all departures, in the order of decision
+	unreplaced                    queue        // departures without a counted replacement
+	creationTimes                 *sortedTimes // creation times of the selected nodes; nil if the cap does not need them
 	episodes                      int
 	isDirty                       bool
 	pool                          *pool      // pool that shares the cap; nil for none
@@ -53,12 +54,13 @@ type signal struct {
 	status     Status
 	reason     symbol // zero for any
 	evenSilent bool
+	urgent     bool
 	duration   time.Duration
 }
 
 func (c *Core) newRule(id RuleID) *rule {
 	r := &rule{spec: Rule{ID: id}, gone: true, zones: map[symbol]*Counts{}}
-	r.timer.rule = r
+	r.timer.rule, r.window.timer.rule = r, r
 	c.rules[id] = r
 	return r
 }
@@ -109,6 +111,7 @@ func (c *Core) load(r *rule, spec Rule) {
 	if storm {
 		r.storm, r.calmSince = true, calmSince
 	}
+	c.readWindow(r)
 	c.index.add(r)
 	c.joinPool(r, spec.Bound.Pool)
 	c.markDirty(r) // its bounds may differ
@@ -123,6 +126,7 @@ func (c *Core) unload(r *rule) {
 	r.release(c.symbols.release)
 	r.requirements, r.groups, r.gone = nil, nil, true
 	r.endStorm()
+	c.readWindow(r)
 }
 
 // define compiles the selector and the signals of a rule. It calls symbolOf once for each
@@ -149,7 +153,7 @@ func define(spec Rule, symbolOf func(name string) symbol) (d definition) {
 		}
 		d.groups[at].hasDuration = d.groups[at].hasDuration || s.For > 0 && s.For < Never
 		d.groups[at].signals = append(d.groups[at].signals,
-			signal{status: s.Status, reason: symbolOf(s.Reason), evenSilent: s.EvenSilent, duration: s.For})
+			signal{status: s.Status, reason: symbolOf(s.Reason), evenSilent: s.EvenSilent, urgent: s.Urgent, duration: s.For})
 	}
 	return d
 }
@@ -214,7 +218,7 @@ func (g *group) readsLike(other *group) bool {
 	return g.name == other.name && g.fromCreation == other.fromCreation &&
 		slices.EqualFunc(g.signals, other.signals, func(a, b signal) bool {
 			isSame := (a.duration == Never) == (b.duration == Never) // Never decides what the group matches
-			a.duration, b.duration = 0, 0
+			a.duration, b.duration, a.urgent, b.urgent = 0, 0, false, false
 			return isSame && a == b
 		})
 }

@@ -53,6 +53,11 @@ func TestInvalidRules(t *testing.T) {
 		{"has an invalid effect", func(r *triage.Rule) { set(r, &triage.TaintResponse{Key: "example.com/unhealthy"}) }, "response.taint.effect", "Effect(0)"},
 		{"has a taint in a pool", func(r *triage.Rule) { set(r, evict); r.Bound.Pool = "NodePool/a" }, "bound.pool", "NodePool/a"},
 		{"has a negative cooldown", func(r *triage.Rule) { r.Bound.Cooldown = -time.Second }, "bound.cooldown", "-1s"},
+		{"has a smaller percentage for few nodes", func(r *triage.Rule) { r.Bound.Gate.Few, r.Bound.Gate.FewNumber = 5, 48 }, "bound.gate", "49%"},
+		{"has more than 100% for few nodes", func(r *triage.Rule) { r.Bound.Gate.Few, r.Bound.Gate.FewNumber = 5, 101 }, "bound.gate", "49%"},
+		{"has a percentage for a negative number of nodes", func(r *triage.Rule) { r.Bound.Gate.Few, r.Bound.Gate.FewNumber = -5, 60 }, "bound.gate", "49%"},
+		{"has a number that differs for few nodes", func(r *triage.Rule) { *r.Bound.Gate = triage.Limit{Number: 1, Few: 5, FewNumber: 60} }, "bound.gate", "1"},
+		{"has a minimum of healthy nodes that differs for few nodes", func(r *triage.Rule) { r.Bound.Gate.Few, r.Bound.Gate.FewNumber, r.Bound.Gate.Healthy = 5, 60, true }, "bound.gate", "49%"},
 		{"has a cooldown without a gate", func(r *triage.Rule) { r.Bound.Gate, r.Bound.Cooldown = nil, time.Minute }, "bound.cooldown", "1m0s"},
 		{"has a cooldown of a taint", func(r *triage.Rule) { set(r, evict); r.Bound.Cooldown = time.Minute }, "bound.cooldown", "1m0s"},
 		{"has a negative delay", func(r *triage.Rule) { r.Recovery.Delay = -time.Second }, "recovery.delay", "-1s"},
@@ -99,11 +104,11 @@ func TestInvalidRules(t *testing.T) {
 func TestCodeNames(t *testing.T) {
 	names := []string{
 		"Treating", "Exhausted", "Tainted", "FellBack", "Kept", "Recovering", "Recovered", "Deselected", "RuleGone", "NodeGone", "CapFull", "NotAllowed", "GateClosed",
-		"CoolingDown", "ControlPlaneBusy", "Busy", "Vetoed", "OnHold", "Retrying", "DryRun", "Superseded", "Unclear", "Pending", "Partial", "Healthy", "NotSelected",
+		"CoolingDown", "ControlPlaneBusy", "Busy", "Vetoed", "OutsideWindow", "OnHold", "NodePaused", "Retrying", "DryRun", "Superseded", "Unclear", "Pending", "Partial", "Healthy", "NotSelected",
 	}
 	codes := []triage.Code{
 		triage.Treating, triage.Exhausted, triage.Tainted, triage.FellBack, triage.Kept, triage.Recovering, triage.Recovered, triage.Deselected, triage.RuleGone, triage.NodeGone, triage.CapFull, triage.NotAllowed,
-		triage.GateClosed, triage.CoolingDown, triage.ControlPlaneBusy, triage.Busy, triage.Vetoed, triage.OnHold, triage.Retrying, triage.DryRun, triage.Superseded,
+		triage.GateClosed, triage.CoolingDown, triage.ControlPlaneBusy, triage.Busy, triage.Vetoed, triage.OutsideWindow, triage.OnHold, triage.NodePaused, triage.Retrying, triage.DryRun, triage.Superseded,
 		triage.Unclear, triage.Pending, triage.Partial, triage.Healthy, triage.NotSelected,
 	}
 	for i, code := range codes {
@@ -215,6 +220,8 @@ func TestLimit(t *testing.T) {
 		{"returns a number unchanged", triage.Limit{Number: 3}, [5]int{3, 3, 3, 3, 3}},
 		{"rounds a percentage down to at least one", triage.Limit{Number: 20, Percent: true}, [5]int{1, 1, 1, 2, 40}},
 		{"rounds a percentage up", triage.Limit{Number: 49, Percent: true, RoundUp: true}, [5]int{0, 1, 2, 5, 99}},
+		{"takes a larger percentage of few nodes", triage.Limit{Number: 20, Percent: true, RoundUp: true, Few: 3, FewNumber: 49}, [5]int{0, 1, 2, 2, 41}},
+		{"takes a larger percentage of few nodes, rounded down", triage.Limit{Number: 20, Percent: true, Few: 3, FewNumber: 70}, [5]int{1, 1, 2, 2, 40}},
 		{"returns zero for 0%", triage.Limit{Number: 0, Percent: true}, [5]int{0, 0, 0, 0, 0}},
 		{"returns all nodes for 100%", triage.Limit{Number: 100, Percent: true}, [5]int{1, 1, 3, 10, 201}},
 		{"subtracts a minimum number of healthy nodes", triage.Limit{Number: 2, Healthy: true}, [5]int{0, 0, 1, 8, 199}},

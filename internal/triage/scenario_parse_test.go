@@ -11,6 +11,7 @@ import (
 
 	"github.com/cockroachdb/datadriven"
 
+	"github.com/resourcestack/autohealer/internal/dialect"
 	"github.com/resourcestack/autohealer/internal/triage"
 )
 
@@ -136,6 +137,19 @@ func (c *command) selector() triage.Selector {
 		c.fatalf("%v", err)
 	}
 	return selector
+}
+
+// windows takes the windows of a policy, such as window=(0 15 * * * for 10m).
+func (c *command) windows() []dialect.Window {
+	text := c.value("window")
+	if text == "" {
+		return nil
+	}
+	list, err := dialect.ParseWindows(text)
+	if err != nil {
+		c.fatalf("%v", err)
+	}
+	return list
 }
 
 func (c *command) takeLines() []*command {

@@ -96,6 +96,8 @@ var commands = map[string]func(*scenario, *command){
 	"becomes":       (*scenario).becomes,
 	"veto":          (*scenario).veto,
 	"unveto":        (*scenario).unveto,
+	"pause":         (*scenario).pause,
+	"resume":        (*scenario).resume,
 	"cordon":        (*scenario).cordon,
 	"uncordon":      (*scenario).uncordon,
 	"confirm":       (*scenario).confirm,
@@ -204,6 +206,7 @@ func (s *scenario) conditionset(c *command) {
 		ControlPlane: c.flag("control-plane"),
 		DryRun:       c.flag("dry-run"),
 		Hold:         c.value("hold"),
+		Windows:      c.windows(),
 	}
 	for _, line := range c.takeLines() {
 		var condition dialect.SetCondition
@@ -223,6 +226,7 @@ func (s *scenario) healthcheck(c *command) {
 		MaxUnhealthy: c.value("max"),
 		MinHealthy:   c.value("min"),
 		Hold:         c.value("hold"),
+		Windows:      c.windows(),
 
 		StormCooldown: c.value("cooldown"),
 		HealthyDelay:  c.value("healthy-delay"),
@@ -235,7 +239,7 @@ func (s *scenario) healthcheck(c *command) {
 			condition.Duration = line.after("for")
 			check.UnhealthyConditions = append(check.UnhealthyConditions, condition)
 		case "then":
-			step := dialect.RemediationStep{Template: line.word("a template")}
+			step := dialect.RemediationStep{Template: line.word("a template"), Urgent: line.flag("urgent")}
 			step.Timeout = line.after("for")
 			check.Steps = append(check.Steps, step)
 		default:
@@ -248,12 +252,14 @@ func (s *scenario) healthcheck(c *command) {
 
 func (s *scenario) repair(c *command) {
 	repair := dialect.Repair{
-		Name:              c.word("a name"),
-		Selector:          c.selector(),
-		DefaultToleration: c.value("default"),
-		MaxUnhealthy:      c.value("max"),
-		Pool:              c.value("pool"),
-		Hold:              c.value("hold"),
+		Name:               c.word("a name"),
+		Selector:           c.selector(),
+		DefaultToleration:  c.value("default"),
+		UnhealthyThreshold: c.value("threshold"),
+		Concurrency:        dialect.Concurrency{MaxConcurrent: c.value("max")},
+		Pool:               c.value("pool"),
+		Hold:               c.value("hold"),
+		Windows:            c.windows(),
 	}
 	for _, line := range c.takeLines() {
 		switch verb := line.word("provider or policy"); verb {
@@ -266,7 +272,7 @@ func (s *scenario) repair(c *command) {
 			var policy dialect.RepairPolicy
 			policy.ConditionType, policy.ConditionStatus, _ = strings.Cut(line.word("a condition"), "=")
 			policy.Reason = line.after("because")
-			policy.Toleration = line.after("for")
+			policy.Toleration, policy.Urgent = line.after("for"), line.flag("urgent")
 			repair.Policies = append(repair.Policies, policy)
 		default:
 			line.fatalf("want provider or policy, not %q", verb)
@@ -278,12 +284,13 @@ func (s *scenario) repair(c *command) {
 
 func (s *scenario) readyTimeout(c *command) {
 	s.setRule(c, dialect.ReadyTimeout{
-		Name:         c.word("a name"),
-		Selector:     c.selector(),
-		Timeout:      c.value("timeout"),
-		MaxUnhealthy: c.value("max"),
-		Pool:         c.value("pool"),
-		Hold:         c.value("hold"),
+		Name:        c.word("a name"),
+		Selector:    c.selector(),
+		Timeout:     c.value("timeout"),
+		Concurrency: dialect.Concurrency{MaxConcurrent: c.value("max")},
+		Pool:        c.value("pool"),
+		Hold:        c.value("hold"),
+		Windows:     c.windows(),
 	})
 }
 
@@ -367,6 +374,17 @@ func (s *scenario) guardrails(c *command) {
 	}
 	if text := c.value("pace"); text != "" {
 		s.rails.Pace = &triage.Pace{Limit: *limit(text), AtLeast: 2, Period: time.Minute}
+	}
+	if text := c.value("correlated"); text != "" { // label:share
+		label, share, _ := strings.Cut(text, ":")
+		s.rails.CorrelatedFailure = &triage.CorrelatedFailure{Threshold: *limit(share), MinNodes: 3, Window: 5 * time.Minute, Labels: []string{label}}
+		if text := c.value("longest"); text != "" {
+			longest, err := time.ParseDuration(text)
+			if err != nil {
+				c.fatalf("%v", err)
+			}
+			s.rails.CorrelatedFailure.LongestHold = longest
+		}
 	}
 	if reason := c.value("hold"); reason != "" {
 		s.rails.Hold = map[triage.Stage]string{}
@@ -569,6 +587,21 @@ func (s *scenario) veto(c *command) {
 
 func (s *scenario) unveto(c *command) {
 	s.changeNodes(c, func(node *triage.Node) { node.Vetoes = nil })
+}
+
+// pause puts nodes on hold, and resume ends that.
+func (s *scenario) pause(c *command) {
+	names := c.nodes()
+	reason, until := c.value("reason"), time.Time{}
+	if text := c.value("until"); text != "" {
+		until = c.time(text)
+	}
+	c.end()
+	s.change(c, names, func(node *triage.Node) { node.Hold, node.HoldUntil = reason, until })
+}
+
+func (s *scenario) resume(c *command) {
+	s.changeNodes(c, func(node *triage.Node) { node.Hold, node.HoldUntil = "", time.Time{} })
 }
 
 // cordon lets others close nodes to new pods, and uncordon opens them.

@@ -94,17 +94,24 @@ func (n *node) label(key symbol) (value symbol, has bool) {
 	return n.labels[at].value, true
 }
 
-// updateLabels updates the labels and says whether any changed.
-func (c *Core) updateLabels(n *node, labels map[string]string) (changed bool) {
-	if len(labels) == len(n.labels) {
-		for _, l := range n.labels {
-			if value, ok := labels[c.symbols.name(l.key)]; !ok || value != c.symbols.name(l.value) {
-				changed = true
-				break
-			}
+// updateLabels updates the labels and the image, and says whether any changed. The node then is in
+// no failure domain.
+func (c *Core) updateLabels(n *node, facts *Node) (changed bool) {
+	labels := facts.Labels
+	isSame := func(l label) bool {
+		value, ok := labels[c.symbols.name(l.key)]
+		return ok && value == c.symbols.name(l.value)
+	}
+	if len(labels) == len(n.labels) && c.imageOf(n) == facts.Image && !slices.ContainsFunc(n.labels, func(l label) bool { return !isSame(l) }) {
+		return false
+	}
+	c.leaveFailureDomains(n)
+	if before := n.image; facts.Image != c.imageOf(n) {
+		if n.image = noSymbol; facts.Image != "" {
+			n.image = c.symbols.acquire(facts.Image)
 		}
-		if !changed {
-			return false
+		if before != noSymbol {
+			c.symbols.release(before)
 		}
 	}
 	old := slices.Clone(n.labels)
@@ -114,10 +121,17 @@ func (c *Core) updateLabels(n *node, labels map[string]string) (changed bool) {
 	}
 	slices.SortFunc(n.labels, func(a, b label) int { return cmp.Compare(a.key, b.key) })
 	for _, l := range old {
-		c.symbols.release(l.key)
-		c.symbols.release(l.value)
+		c.releaseLabel(l)
 	}
 	return true
+}
+
+// imageOf returns the image of a node; empty if it is not known.
+func (c *Core) imageOf(n *node) string {
+	if n.image == noSymbol {
+		return ""
+	}
+	return c.symbols.name(n.image)
 }
 
 // reselect updates the rules that select the node, and returns the rules that selected it

@@ -90,7 +90,7 @@ func (h *history) checkClock(saw map[string]int, name string, old, restored tria
 	there := old.Status != triage.Missing
 	cameAlong := !arrival.transition.IsZero() && !arrival.backwards && arrival.at.Equal(old.Since) &&
 		old.Since.Sub(arrival.transition).Abs() <= time.Minute // otherwise a clock is wrong
-	young := old.Since.Sub(arrival.transition) < 2*time.Second // transition times have whole seconds
+	young := old.Since.Sub(arrival.transition) <= 2*time.Second // transition times have whole seconds
 	switch {
 	case remembered && !restored.Since.Equal(old.Since):
 		bad("a restarted controller ignores a memory")

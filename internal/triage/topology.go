@@ -17,9 +17,9 @@ type topology struct {
 type domain struct {
 	label
 	limit     Limit
-	created   *creationTimes // of its nodes
-	treated   int            // nodes in treatment, with deleted nodes that are not replaced yet
-	departed  int            // deleted nodes that are not replaced yet
+	created   *sortedTimes // of its nodes
+	treated   int          // nodes in treatment, with deleted nodes that are not replaced yet
+	departed  int          // deleted nodes that are not replaced yet
 	waiting   queue
 	isChanged bool
 }
@@ -52,8 +52,7 @@ func (t *topology) unmark() {
 func (c *Core) loadTopology() {
 	t := &c.rails.topology
 	for _, d := range t.domains {
-		c.symbols.release(d.key)
-		c.symbols.release(d.value)
+		c.releaseLabel(d.label)
 	}
 	for _, key := range t.labels {
 		c.symbols.release(key)
@@ -79,7 +78,7 @@ func (c *Core) domainOf(l label, limit Limit) *domain {
 	if d == nil {
 		c.symbols.acquire(c.symbols.name(l.key))
 		c.symbols.acquire(c.symbols.name(l.value))
-		d = &domain{label: l, limit: limit, created: newCreationTimes(nil)}
+		d = &domain{label: l, limit: limit, created: newSortedTimes(nil)}
 		t.domains[l] = d
 	}
 	return d
@@ -89,8 +88,7 @@ func (c *Core) domainOf(l label, limit Limit) *domain {
 func (c *Core) dropIfEmpty(d *domain) {
 	if d.created.total == 0 && d.treated == 0 {
 		delete(c.rails.topology.domains, d.label)
-		c.symbols.release(d.key)
-		c.symbols.release(d.value)
+		c.releaseLabel(d.label)
 	}
 }
 
@@ -193,12 +191,12 @@ func (c *Core) leaveDomainsOf(gone *departedNode) {
 func (c *Core) topologyOf(n *node) string {
 	labels := make([]string, 0, len(n.domains))
 	for _, d := range n.domains {
-		labels = append(labels, c.nameOf(d))
+		labels = append(labels, c.nameOf(d.label))
 	}
 	return strings.Join(labels, ",")
 }
 
-func (c *Core) nameOf(d *domain) string { return c.symbols.name(d.key) + "=" + c.symbols.name(d.value) }
+func (c *Core) nameOf(l label) string { return c.symbols.name(l.key) + "=" + c.symbols.name(l.value) }
 
 // fullDomain returns the first domain of the node without room; nil for none.
 func (s *railState) fullDomain(n *node) *domain {

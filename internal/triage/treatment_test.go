@@ -14,9 +14,9 @@ import (
 // treatmentEvents must have happened to treatments that were decided and not observed, and
 // to treatments of healthy nodes.
 var treatmentEvents = []string{
-	"first steps called off: Unclear", "first steps called off: Pending", "first steps called off: OnHold", "first steps called off: Vetoed",
+	"first steps called off: Unclear", "first steps called off: Pending", "first steps called off: OnHold", "first steps called off: NodePaused", "first steps called off: Vetoed",
 	"first steps called off: GateClosed", "first steps called off: CoolingDown", "first steps called off and begun after all",
-	"later steps called off: while unclear", "later steps called off: on hold or vetoed", "later steps called off: the node recovers",
+	"later steps called off: while unclear", "later steps called off: on hold or vetoed", "later steps called off: on a paused node", "later steps called off: the node recovers",
 	"later steps called off with nothing there", "later steps called off and begun after all",
 	"next steps that wait for a retry",
 	"recoveries that wait for time", "recoveries that wait for a user", "recoveries that wait for a condition to be known",
@@ -65,7 +65,7 @@ func (h *history) changeTreatmentInputs() {
 	}
 	g := pick(h.t, unseen)
 	for range rapid.IntRange(1, 3).Draw(h.t, "") {
-		turn := pick(h.t, []string{"condition", "duration", "hold", "veto", "recovers", "storm", "storm", "gate", "removed", "ends", "ends", "retry"})
+		turn := pick(h.t, []string{"condition", "duration", "hold", "pause", "window", "veto", "recovers", "storm", "storm", "gate", "removed", "ends", "ends", "retry"})
 		h.changeTreatmentInputsOf(g, turn)
 		if !rare(h.t, 3) { // which often reverts the change
 			h.changeTreatmentInputsOf(g, turn)
@@ -88,7 +88,7 @@ func (h *history) changeTreatmentInputsOf(g triage.Grant, turn string) {
 				d.Abandon(now, g.Node, g.Rule, 30*time.Second)
 			}})
 		}
-	case "condition", "duration", "hold":
+	case "condition", "duration", "hold", "pause", "window":
 		h.changeInput(node, rule, turn)
 	case "veto":
 		if len(node.Vetoes) > 0 {
@@ -603,7 +603,7 @@ func (h *history) checkTreatedOrCalledOff() {
 			fails("a step that has not been seen is neither wanted nor called off, or both")
 		case !wanted:
 			continue
-		case rule.Hold != "" || rule.DryRun || vetoed || !matchesNow(rule, facts):
+		case rule.Hold != "" || h.isPaused(facts) || rule.DryRun || vetoed || !matchesNow(rule, facts):
 			fails("a plan wants a step that could not be begun now")
 		}
 		h.saw["steps asked for anew"]++
@@ -638,7 +638,7 @@ func (h *history) countTreatmentEvents() {
 		}
 		for _, reason := range plan.Release {
 			switch reason.Code {
-			case triage.Unclear, triage.Pending, triage.OnHold, triage.Vetoed, triage.GateClosed, triage.CoolingDown:
+			case triage.Unclear, triage.Pending, triage.OnHold, triage.NodePaused, triage.OutsideWindow, triage.Vetoed, triage.GateClosed, triage.CoolingDown:
 				if !reason.Taint {
 					h.saw["first steps called off: "+reason.Code.String()]++
 				}
@@ -652,6 +652,8 @@ func (h *history) countTreatmentEvents() {
 				h.saw["later steps called off with nothing there"]++
 			case reason.Code == triage.Recovering:
 				h.saw["later steps called off: the node recovers"]++
+			case reason.Other != "" && h.isPaused(h.observed[name]):
+				h.saw["later steps called off: on a paused node"]++
 			case reason.Other != "":
 				h.saw["later steps called off: on hold or vetoed"]++
 			default:
@@ -672,7 +674,7 @@ func (h *history) countTreatmentEvents() {
 		}
 		for _, reason := range plan.Findings {
 			switch {
-			case reason.Code == triage.Treating && reason.Other != "" && !reason.Until.IsZero():
+			case reason.Code == triage.Treating && reason.Other != "" && !reason.Until.IsZero() && !h.isPaused(h.observed[name]):
 				h.saw["next steps that wait for a retry"]++
 			case reason.Code == triage.Recovering && reason.Until.IsZero():
 				h.saw["recoveries that wait for a user"]++

@@ -137,7 +137,7 @@ func (r *reach) emptied() int {
 // are emptied, but the effect on some nodes still grows, more says how. The function runs
 // the comparisons that need no nodes first.
 func (s *analysis) isNarrower() (narrows bool, more string) {
-	if s.Before == nil || s.Before.Spec.DryRun || s.reach == nil {
+	if s.Before == nil || s.Before.Spec.Observes() || s.reach == nil {
 		return false, ""
 	}
 	rule, wrong := compile(s.Before)

@@ -17,7 +17,7 @@ import (
 // the user accepted the impact. A set that matches healthy nodes is rejected for that
 // reason instead, because accepting the impact would not help.
 func impactOverBound(s *analysis) (problems []Problem, _ []string) {
-	if s.compileErr != nil || s.reach == nil || !s.reach.over() || s.Set.Spec.DryRun || s.acceptsImpact() || s.actsOnHealthy() {
+	if s.compileErr != nil || s.reach == nil || !s.reach.over() || s.Set.Spec.Observes() || s.acceptsImpact() || s.actsOnHealthy() {
 		return nil, nil
 	}
 	narrows, more := s.isNarrower()
@@ -61,7 +61,7 @@ func (s *analysis) impactLine(v Verdict) string {
 			return ""
 		}
 	}
-	if !s.Set.Spec.DryRun {
+	if !s.Set.Spec.Observes() {
 		verb := "will"
 		switch {
 		case len(v.Problems) > 0:

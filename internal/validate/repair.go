@@ -178,6 +178,11 @@ func (s *repairAnalysis) compile(who triage.Selector, err error) {
 		s.compileErr = fieldError(err)
 		return
 	}
+	if s.policy != nil {
+		if s.compileErr = fieldError(observe.ValidateMode(s.policy.Spec.Mode)); s.compileErr != nil {
+			return
+		}
+	}
 	// No verdict depends on which pool shares the bound.
 	rule, wrong := observe.Repair(s.name, "", s.spec, s.statements, s.template)
 	if s.compileErr = fieldError(wrong); s.compileErr == nil {

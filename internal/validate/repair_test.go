@@ -155,7 +155,7 @@ func TestImpactCountsNodesWithoutAnOlderPolicy(t *testing.T) {
 		}})
 		told := ""
 		for _, warning := range verdict.Warnings {
-			if strings.Contains(warning, "the policy will repair") {
+			if strings.Contains(warning, "match now") || strings.Contains(warning, "matches now") {
 				told = warning
 			}
 		}

@@ -3,7 +3,10 @@ package validate
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"time"
+
+	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
 	"github.com/resourcestack/autohealer/catalog"
@@ -128,7 +131,7 @@ func unusedFields(s *repairAnalysis) (_ []Problem, warnings []string) {
 		warnings = append(warnings, block+": all conditions are tolerated for ever, so no node is repaired; want a toleration other than Never, or a readyTimeout for the nodes of a NodePool")
 	}
 	if s.spec.TerminationGracePeriod == "" && s.spec.Termination == v1alpha1.Graceful {
-		warnings = append(warnings, block+".termination: this policy sets no limit for a drain. A pod that cannot be evicted keeps the node, and its place under maxUnhealthy. Set terminationGracePeriod. If a drain hangs, change termination to Forceful")
+		warnings = append(warnings, block+".termination: this policy sets no limit for a drain. A pod that cannot be evicted keeps the node, and its place under maxConcurrent. Set terminationGracePeriod. If a drain hangs, change termination to Forceful")
 	}
 	if s.spec.TerminationGracePeriod != "" && s.spec.Termination != v1alpha1.Graceful {
 		warnings = append(warnings, block+".terminationGracePeriod: it means nothing while nodes go by force, as they do without termination: Graceful")
@@ -154,23 +157,47 @@ func unusedFields(s *repairAnalysis) (_ []Problem, warnings []string) {
 	return nil, warnings
 }
 
-// unusualRepairBound warns of a bound that allows no repair, and of a bound that allows all
+// unusualRepairBound warns of a bound that allows no repair, and of bounds that allow all
 // repairs at once.
 func unusualRepairBound(s *repairAnalysis) (_ []Problem, warnings []string) {
-	if s.spec.MaxUnhealthy == nil || s.spec.MaxUnhealthy.String() == "" {
-		return nil, nil
+	for _, bound := range repairBounds(s.spec) {
+		if limit, err := triage.ParseLimit(bound.written); err == nil && limit.Number == 0 {
+			return nil, []string{fmt.Sprintf("%s.%s: with %s nothing is ever repaired; want at least 1, or enabled: false to stop for a while", block, bound.field, bound.written)}
+		}
 	}
-	written, limit := s.spec.MaxUnhealthy.String(), s.rule.Bound.Cap
+	total, where := 0, ""
 	switch {
-	case limit.Number == 0:
-		return nil, []string{fmt.Sprintf("%s.maxUnhealthy: with %s nothing is ever repaired; want at least 1, or enabled: false to stop for a while", block, written)}
-	case limit.Percent && limit.Number == 100:
-	case len(s.poolSizes) > 1 && limit.Of(slices.Max(s.poolSizes)) >= slices.Max(s.poolSizes): // it is one of each
-		written += fmt.Sprintf(" in each pool, of which the largest has %d of the nodes,", slices.Max(s.poolSizes))
-	case len(s.poolSizes) < 2 && s.found != nil && s.found.Selected > 1 && limit.Of(s.found.Selected) >= s.found.Selected:
-		written += " for " + nodes(s.found.Selected)
-	default:
+	case len(s.poolSizes) > 1: // the bounds are those of each pool
+		total = slices.Max(s.poolSizes)
+		where = fmt.Sprintf(" in each pool, of which the largest has %d of the nodes,", total)
+	case s.found != nil && s.found.Selected > 1:
+		total = s.found.Selected
+		where = " for " + nodes(total)
+	}
+	var all []string
+	for _, bound := range repairBounds(s.spec) {
+		if limit, err := triage.ParseLimit(bound.written); err == nil && (limit.Percent && limit.Number == 100 || total > 0 && limit.Of(total) >= total) {
+			all = append(all, bound.field+" "+bound.written)
+		}
+	}
+	if len(all) < 2 { // the other bound has a default, which protects the nodes
 		return nil, nil
 	}
-	return nil, []string{fmt.Sprintf("%s.maxUnhealthy: %s is no bound: when something makes all nodes look unhealthy, all are replaced at once; want fewer, such as the default of 20%%", block, written)}
+	return nil, []string{fmt.Sprintf("%s: %s%s are no bounds: when something makes all nodes look unhealthy, all are replaced at once; want less of one of them, such as the default of 20%%", block, strings.Join(all, " and "), where)}
+}
+
+// repairBound is a bound as the user has written it.
+type repairBound struct{ field, written string }
+
+// repairBounds returns the bounds that a block sets.
+func repairBounds(spec *v1alpha1.RepairSpec) (bounds []repairBound) {
+	for _, one := range []struct {
+		field string
+		limit *intstr.IntOrString
+	}{{"unhealthyThreshold", spec.UnhealthyThreshold}, {"maxConcurrent", spec.MaxConcurrent}, {"maxUnhealthy", spec.MaxUnhealthy}} {
+		if one.limit != nil && one.limit.String() != "" {
+			bounds = append(bounds, repairBound{one.field, one.limit.String()})
+		}
+	}
+	return bounds
 }

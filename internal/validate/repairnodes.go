@@ -193,8 +193,12 @@ func (s *repairAnalysis) impactLine(v Verdict) string {
 	if switchesOff(s.spec) {
 		return hits + ": nothing is repaired while enabled is false"
 	}
-	if s.rule.Bound.Cap.Of(s.governed.Selected) == 0 {
-		return "" // oddRepairBound warns of it
+	most := s.rule.Bound.Gate.Of(s.governed.Selected)
+	switch {
+	case s.rule.Bound.Cap.Of(s.governed.Selected) == 0 || most == 0:
+		return "" // unusualRepairBound warns of it
+	case len(s.poolSizes) < 2 && s.governed.Matching > most:
+		return fmt.Sprintf("%s, and unhealthyThreshold allows %d: nothing is repaired until no more than that are unhealthy", hits, most)
 	}
 	verb := "will"
 	if len(v.Problems) > 0 {

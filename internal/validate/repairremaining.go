@@ -115,7 +115,11 @@ func (s *repairAnalysis) rateNote() string {
 	if s.governed.Matching <= limit.Of(slices.Min(s.poolSizes)) {
 		return ""
 	}
-	return fmt.Sprintf(", no more than %s at once in each pool", limit)
+	note := fmt.Sprintf(", no more than %s at once in each pool", limit)
+	if gate := s.rule.Bound.Gate; gate.Of(slices.Max(s.poolSizes)) < slices.Max(s.poolSizes) {
+		note += ", and none in a pool in which more are unhealthy than unhealthyThreshold allows"
+	}
+	return note
 }
 
 // subtract returns disjoint selectors for the nodes that match who and none of the others.

@@ -15,7 +15,7 @@ import (
 // proof. With a nil reported, the result has every type that the catalog does not know.
 func Unproven(set *v1alpha1.ConditionSet, reported []string) (types []string) {
 	s := &analysis{Case: Case{Set: set}}
-	if set.Spec.DryRun || s.acceptsImpact() {
+	if set.Spec.Observes() || s.acceptsImpact() {
 		return nil
 	}
 	for _, name := range s.types() {

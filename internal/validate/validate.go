@@ -96,7 +96,7 @@ var permanentChecks = []check{compiles, reservedKey, healthyStatus, duplicate}
 var admissionChecks = []check{nearMiss, impactOverBound, annotation, notReported, fewReports, silentKubelet, unusedEvenSilent, nativeTaint, unusualBound, noNodes}
 
 // ConditionSet returns all problems and warnings of a set that is being written. A change that
-// only sets dryRun is never rejected.
+// only switches the set to mode Observe is never rejected.
 func ConditionSet(c Case) Verdict {
 	s := analyze(c)
 	v := s.run(permanentChecks)
@@ -106,9 +106,9 @@ func ConditionSet(c Case) Verdict {
 	if line := s.impactLine(v); line != "" {
 		v.Warnings = append([]string{line}, v.Warnings...)
 	}
-	if c.Stored != nil && c.Set.Spec.DryRun {
+	if c.Stored != nil && c.Set.Spec.Observes() {
 		then := c.Stored.Spec
-		then.DryRun = true
+		then.DryRun, then.Mode = c.Set.Spec.DryRun, c.Set.Spec.Mode
 		v = warnOnly(v, equality.Semantic.DeepEqual(c.Set.Spec, then))
 	}
 	return v

@@ -32,9 +32,11 @@ func TestMeaning(t *testing.T) {
 		{"a condition must last for its duration", "duration", testDuration},
 		{"a bound holds NoExecute back", "bounds", testBounds},
 		{"the longest waiting goes first", "turns", testTurns},
+		{"NoExecute waits for a window", "window", testWindow},
 		{"a bound grows with the nodes that join", "joining", testJoining},
 		{"the control plane gets no NoExecute", "control-plane", testControlPlane},
 		{"a dry run places nothing", "dry", testDryRun},
+		{"a paused set places nothing new", "paused", testPaused},
 		{"an invalid set says why", "invalid", testInvalid},
 		{"taints of other writers are left alone", "foreign", testForeign},
 		{"another writer's taint in place of ours is replaced when it is removed", "served", testServedByOthers},
@@ -277,6 +279,29 @@ func testClockSurvives(w *scope, controller *install.Controller) {
 	w.has(w.node(2), noSchedule(w.key("set")))
 	w.judge(history.Config{}, history.Counts{Placements: 2})
 	w.deleteNodes()
+}
+
+// testPaused pauses a set by annotation. Its taints stay until the node recovers.
+func testPaused(w *scope) {
+	nodes := w.createNodes(testbed.Nodes{Count: 3})
+	annotate := func(annotation string) {
+		w.kubectl("", "annotate", "--overwrite", "conditionset", w.name+"-set", annotation)
+	}
+	w.createSet("set", evict(everyone))
+	w.setCondition(nodes[0], "Unhealthy", corev1.ConditionTrue)
+	w.has(nodes[0], noExecute(w.key("set")))
+	annotate(v1alpha1.PausedAnnotation + "=Anna looks at it")
+	status := w.hasStatus("set", isAccepted(metav1.ConditionTrue, "Paused"))
+	testkit.Same(w.t, status.Mode, v1alpha1.Paused, "the mode")
+	w.setCondition(nodes[1], "Unhealthy", corev1.ConditionTrue)
+	w.hasStatus("set", saysOf(nodes[1], "OnHold", "nothing new is begun: paused by annotation: Anna looks at it"))
+	w.has(nodes[0], noExecute(w.key("set")))
+	w.has(nodes[1])
+	w.setCondition(nodes[0], "Unhealthy", corev1.ConditionFalse)
+	w.has(nodes[0])
+	annotate(v1alpha1.PausedAnnotation + "-")
+	w.has(nodes[1], noExecute(w.key("set")))
+	w.hasStatus("set", isAccepted(metav1.ConditionTrue, "Followed"))
 }
 
 func testDryRun(w *scope) {

@@ -41,6 +41,7 @@ func TestHealthChecks(t *testing.T) {
 		{"a node waits for the confirmation of a user", "word", testByHand},
 		{"after a storm nothing starts for a while", "storm", testStormCooldown},
 		{"a pause stops only new treatments", "pause", testPause},
+		{"a remediation waits for a window", "window", testCheckWindow},
 		{"an excluded node is left alone", "exclude", testExcluded},
 		{"a node that another client has locked is left alone", "lease", testForeignLease},
 		{"one node of the control plane at a time", "plane", testCheckedControlPlane},

@@ -36,15 +36,21 @@ func TestGuardrails(t *testing.T) {
 		cfg.Flags.ControllerManager = append(cfg.Flags.ControllerManager, "--node-monitor-grace-period=1h")
 	})
 	testkit.Must(t, remediator.Install(t.Context(), w.Cluster))
+	deleteGuardrails := func() {
+		testkit.Must(t, w.api.Delete(context.WithoutCancel(t.Context()), &v1alpha1.Guardrails{ObjectMeta: metav1.ObjectMeta{Name: v1alpha1.GuardrailsName}}))
+	}
+	deleteGuardrails()
 	for _, part := range []part{
 		{"a detector that is wrong on every node closes less than half of them", "detector", testWrongDetector},
 		{"policies share the limit on nodes in treatment", "together", testPoliciesTogether},
+		{"a zone that fails is not treated until it is released", "zone", testZoneFails},
+		{"nothing starts on a paused node, and no treatment on a cordoned node", "pause", testNodePause},
 	} {
 		t.Run(part.name, func(t *testing.T) {
 			subscope := w.scope(t, part.subscope)
 			defer func() {
 				subscope.deleteNodes()
-				testkit.Must(t, subscope.api.Delete(context.WithoutCancel(t.Context()), &v1alpha1.Guardrails{ObjectMeta: metav1.ObjectMeta{Name: v1alpha1.GuardrailsName}}))
+				deleteGuardrails()
 			}()
 			part.test(subscope)
 		})
@@ -52,13 +58,14 @@ func TestGuardrails(t *testing.T) {
 }
 
 // createGuardrails creates guardrails with the default limits, without a pace and a topology.
-func (w *scope) createGuardrails() *v1alpha1.Guardrails {
+// Correlated failures count by these keys.
+func (w *scope) createGuardrails(keys ...v1alpha1.DomainKey) {
 	w.t.Helper()
 	rails := &v1alpha1.Guardrails{ObjectMeta: metav1.ObjectMeta{Name: v1alpha1.GuardrailsName}}
 	rails.Spec.Pace.Max = new(intstr.FromInt32(1000))
 	rails.Spec.Topology = []v1alpha1.TopologyLimit{}
+	rails.Spec.CorrelatedFailure.Keys = append([]v1alpha1.DomainKey{}, keys...)
 	testkit.Must(w.t, w.api.Create(w.t.Context(), rails))
-	return rails
 }
 
 // setMode changes the mode, and returns when it is in force.
@@ -88,11 +95,10 @@ func (w *scope) guardrails(what string, is func(v1alpha1.GuardrailsStatus) bool)
 func testWrongDetector(w *scope) {
 	nodes := w.createNodes(testbed.Nodes{Count: 10})
 	controller := w.start(install.Options{})
-	w.createGuardrails()
-	w.guardrails("10 nodes", func(s v1alpha1.GuardrailsStatus) bool { return s.Nodes == 10 })
 	w.createSet("disk")
 	w.makeUnhealthy(nodes)
-	w.counts(w.key("disk"), 0, 4)
+	w.counts(w.key("disk"), 0, 4) // there is no object: the defaults apply
+	w.createGuardrails()
 	status := w.guardrails("6 held nodes", func(s v1alpha1.GuardrailsStatus) bool {
 		return s.Unschedulable == 4 && s.Held == 6 && s.Unhealthy == 10
 	})
@@ -110,7 +116,9 @@ func testWrongDetector(w *scope) {
 	paused := time.Now()
 	tainted := w.tainted(w.key("disk"))
 	w.recover(tainted[:2])
-	w.guardrails("2 closed nodes", func(s v1alpha1.GuardrailsStatus) bool { return s.Unschedulable == 2 && s.Unhealthy == 8 })
+	w.guardrails("2 closed nodes", func(s v1alpha1.GuardrailsStatus) bool {
+		return s.Unschedulable == 2 && s.Unhealthy == 8 && s.Held == 6
+	})
 	w.counts(w.key("disk"), 0, 2)
 	resumed := time.Now()
 	w.setMode(v1alpha1.Enforce)
@@ -143,6 +151,37 @@ func testPoliciesTogether(w *scope) {
 	at := slices.IndexFunc(status.Rails, func(r v1alpha1.RailStatus) bool { return r.Name == "maxInTreatment" })
 	testkit.Equal(w.t, "the rail", v1alpha1.RailStatus{Name: "maxInTreatment", Limit: 4, Used: 4, Held: 5}, status.Rails[at])
 	testkit.Same(w.t, w.treated(), 1, "remediated nodes")
+}
+
+// testZoneFails has a zone whose nodes are all unhealthy, and a node of another zone.
+func testZoneFails(w *scope) {
+	nodes := w.checked(testbed.Nodes{Count: 8, Zones: []string{"a", "b"}}, atMost("100%"))
+	for _, node := range []string{nodes[0], nodes[2], nodes[4], nodes[6], nodes[1]} { // 1 is in zone b
+		w.setCondition(node, "Unhealthy", corev1.ConditionTrue)
+	}
+	w.createGuardrails(corev1.LabelTopologyZone)
+	w.start(install.Options{})
+	w.tries(nodes[1], "quick")
+	const domain = corev1.LabelTopologyZone + "=a"
+	isHeld := func(s v1alpha1.GuardrailsStatus) bool {
+		return slices.Contains(s.Rails, v1alpha1.RailStatus{Name: "correlatedFailure", Domain: domain, Limit: 2, Used: 4, Held: 4}) && s.InTreatment == 1
+	}
+	w.guardrails("a failed zone", isHeld)
+
+	release := func(until string) {
+		w.t.Helper()
+		rails := &v1alpha1.Guardrails{ObjectMeta: metav1.ObjectMeta{Name: v1alpha1.GuardrailsName}}
+		patch := fmt.Appendf(nil, `{"metadata":{"annotations":{%q:%q}}}`, v1alpha1.ReleaseHoldAnnotation, until)
+		testkit.Must(w.t, w.api.Patch(w.t.Context(), rails, client.RawPatch(types.MergePatchType, patch)))
+	}
+	release("for ever")
+	w.guardrails("the problem of the annotation", func(s v1alpha1.GuardrailsStatus) bool {
+		return slices.ContainsFunc(s.Conditions, func(c metav1.Condition) bool {
+			return c.Type == v1alpha1.Ready && c.Status == metav1.ConditionFalse && strings.Contains(c.Message, v1alpha1.ReleaseHoldAnnotation)
+		}) && isHeld(s)
+	})
+	release("until=" + time.Now().Add(time.Hour).UTC().Format(time.RFC3339))
+	w.guardrails("3 of 4 nodes in treatment", func(s v1alpha1.GuardrailsStatus) bool { return s.InTreatment == 3 && s.Held == 2 })
 }
 
 // tainted lists the nodes with a taint.

@@ -88,11 +88,11 @@ func (w *fixture) runFaults(t *testing.T, faults []fault) {
 	for i, fault := range faults {
 		spec := object{"disruption": budgets("100%")}
 		if !fault.policy {
-			spec["repair"] = repair("1s", object{"maxUnhealthy": fault.bound})
+			spec["repair"] = repair("1s", object{"maxConcurrent": fault.bound})
 		}
 		pools[i] = w.createPool(t, karpenter.Pool{Name: fault.pool, Startup: fault.startup, Spec: spec}, fault.nodes)
 		if fault.policy {
-			pools[i].policy(fault.pool, "1s", func(s *v1alpha1.RepairPolicySpec) { s.Repair.MaxUnhealthy = new(intstr.FromInt(fault.bound)) })
+			pools[i].policy(fault.pool, "1s", func(s *v1alpha1.RepairPolicySpec) { s.Repair.MaxConcurrent = new(intstr.FromInt(fault.bound)) })
 		}
 	}
 	for i, fault := range faults {
@@ -112,7 +112,7 @@ func (w *fixture) runFaults(t *testing.T, faults []fault) {
 // next controller must pause it for as long.
 func testKilledOverTimeout(p *pool) {
 	const timeout = 6 * time.Second
-	p.patch(object{"repair": object{"readyTimeout": timeout.String(), "maxUnhealthy": 10}})
+	p.patch(object{"repair": object{"readyTimeout": timeout.String(), "maxConcurrent": 10}})
 	k := p.newFaultRunner(readyTimeouts)
 	k.over(namesClaim, "names the claim in the ledger", never)
 	k.over(marks, "marks the claim", never)

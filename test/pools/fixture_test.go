@@ -121,9 +121,9 @@ func tolerate(toleration string) object {
 }
 
 // repair returns a repair block that tolerates BadDisk for this duration, with additional
-// fields.
+// fields. It has no threshold, because most tests are about something else.
 func repair(toleration string, more ...object) object {
-	block := object{"policies": list{tolerate(toleration)}}
+	block := object{"policies": list{tolerate(toleration)}, "unhealthyThreshold": "100%"}
 	for _, m := range more {
 		for key, value := range m {
 			block[key] = value

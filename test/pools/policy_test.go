@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/util/intstr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
@@ -30,7 +31,10 @@ func (p *pool) policy(name, toleration string, changes ...func(*v1alpha1.RepairP
 		ObjectMeta: metav1.ObjectMeta{Name: name},
 		Spec: v1alpha1.RepairPolicySpec{
 			NodePool: p.name,
-			Repair:   v1alpha1.RepairSpec{Policies: []v1alpha1.ConditionRepair{{ConditionType: "BadDisk", ConditionStatus: "True", Toleration: toleration}}},
+			Repair: v1alpha1.RepairSpec{
+				UnhealthyThreshold: new(intstr.FromString("100%")),
+				Policies:           []v1alpha1.ConditionRepair{{ConditionType: "BadDisk", ConditionStatus: "True", Toleration: toleration}},
+			},
 		},
 	}
 	for _, change := range changes {
@@ -136,7 +140,7 @@ func testPolicy(t *testing.T, w *fixture, _ *install.Controller) {
 	table, err := p.Kubectl(t.Context(), "get", "repairpolicies", "-o", "wide")
 	testkit.Must(p.t, err)
 	t.Log("\n" + table)
-	p.isInTable(table, "NAME POOL NODES UNHEALTHY REPAIRING HELD ACCEPTED REASON CONFLICT NEXT AGE", "named named 4 2 0 0 True 2 nodes unhealthy, the first due "+due.UTC().Format(time.TimeOnly)+" False "+due.UTC().Format(time.RFC3339))
+	p.isInTable(table, "NAME POOL MODE NODES UNHEALTHY REPAIRING HELD ACCEPTED REASON CONFLICT NEXT AGE", "named named Enforce 4 2 0 0 True 2 nodes unhealthy, the first due "+due.UTC().Format(time.TimeOnly)+" False "+due.UTC().Format(time.RFC3339))
 	p.edit("named", `{"spec":{"repair":{"policies":[{"conditionType":"BadDisk","conditionStatus":"True","toleration":"2s"}]}}}`)
 	p.hasStatus("named", func(s v1alpha1.RepairPolicyStatus) error { // the replacement adds a node to the count
 		if s.Repairing != 1 || s.Held != 1 {
@@ -180,7 +184,7 @@ func testMirror(p *pool) {
 	p.hasStatus(mirror, counted(4, 1, 0, 0), row(unhealthy, "Pending", &due))
 	table, err := p.Kubectl(t.Context(), "get", "repairpolicies", mirror)
 	testkit.Must(t, err)
-	p.isInTable(table, mirror+" named 4 1 0 0 True 1 node unhealthy, due "+due.UTC().Format(time.TimeOnly))
+	p.isInTable(table, mirror+" named Enforce 4 1 0 0 True 1 node unhealthy, due "+due.UTC().Format(time.TimeOnly))
 	_, err = p.Kubectl(t.Context(), "patch", "repairpolicy", mirror, "--type=merge", "-p", `{"spec":{"repair":{"enabled":false}}}`)
 	testkit.Check(t, err != nil && strings.Contains(err.Error(), "only the controller writes repairpolicies with the label"), "a user has changed the mirror: %v", err)
 	_, err = p.Kubectl(t.Context(), "delete", "repairpolicy", mirror)
@@ -260,7 +264,8 @@ func testBadInput(t *testing.T, w *fixture, _ *install.Controller) {
 		"a bad termination":              {repair("1m", object{"termination": "Violent"}), "spec.repair.termination"},
 		"a bad grace period":             {repair("1m", object{"termination": "Graceful", "terminationGracePeriod": "-1s"}), "spec.repair.terminationGracePeriod"},
 		"a bad ready timeout":            {repair("1m", object{"readyTimeout": "later"}), "spec.repair.readyTimeout"},
-		"a bad bound":                    {repair("1m", object{"maxUnhealthy": "many"}), "spec.repair.maxUnhealthy"},
+		"a bad bound":                    {repair("1m", object{"maxConcurrent": "many"}), "spec.repair.maxConcurrent"},
+		"a bound with both of its names": {repair("1m", object{"maxConcurrent": 1, "maxUnhealthy": 1}), "want maxConcurrent alone"},
 	} {
 		for _, manifest := range []object{
 			{"apiVersion": v1alpha1.GroupVersion.String(), "kind": "RepairPolicy", "metadata": object{"name": "bad-input"}, "spec": object{"nodePool": p.name, "repair": test.block}},

@@ -108,7 +108,7 @@ func testHeld(t *testing.T, w *fixture, c *install.Controller) {
 	const timeout = 6 * time.Second
 	// A deleted node without a ready successor counts for 15 minutes. The bound has room
 	// for all of them.
-	p := w.createPool(t, karpenter.Pool{Name: "held", Startup: karpenter.StartsUnready, Spec: object{"repair": object{"readyTimeout": timeout.String(), "maxUnhealthy": 10}}}, 1)
+	p := w.createPool(t, karpenter.Pool{Name: "held", Startup: karpenter.StartsUnready, Spec: object{"repair": object{"readyTimeout": timeout.String(), "maxConcurrent": 10}}}, 1)
 	const words = "NodePool held is held: 3 nodes in a row have not become ready, so replacing another node is unlikely to help; the next one is tried at "
 	p.hasEvent("NodePool", p.name, "NodePoolHeld", words)
 	p.measures(c, `autohealer_nodepool_held{nodepool="held"}`, "1")

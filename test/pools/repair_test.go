@@ -31,7 +31,7 @@ func TestPools(t *testing.T) {
 			"a drain has its grace period":                                                    testGracePeriod,
 			"ten unhealthy nodes are replaced within their bound":                             testStormUnderBound,
 			"six unhealthy nodes are replaced within their budget":                            testStormUnderBudget,
-			"three unhealthy nodes are replaced one by one by default":                        testStormByDefault,
+			"six unhealthy nodes of six stay by default, and two of six are replaced":         testStormByDefault,
 			"unhealthy nodes and nodes that never become ready share the bound of their pool": testStormOfBoth,
 			"a node whose kubelet never reports is replaced":                                  testNeverReady(karpenter.StartsSilent, relabel(testbed.SilentLabel)),
 			"a node that never becomes ready is replaced":                                     testNeverReady(karpenter.StartsUnready, relabel(testbed.UnreadyLabel)),

@@ -31,7 +31,7 @@ func storm(p *pool, bound int) *account {
 
 func testStormUnderBound(t *testing.T, w *fixture, _ *install.Controller) {
 	t.Helper()
-	p := w.createFilledPool(t, karpenter.Pool{Name: "bound", Spec: object{"repair": repair("2s", object{"maxUnhealthy": 3}), "disruption": budgets("100%")}}, 10)
+	p := w.createFilledPool(t, karpenter.Pool{Name: "bound", Spec: object{"repair": repair("2s", object{"maxConcurrent": 3}), "disruption": budgets("100%")}}, 10)
 	storm(p, 3)
 	p.hasEvent("NodePool", p.name, "NodeRepairBlocked", "at most 3 of 10")
 }
@@ -40,7 +40,7 @@ func testStormUnderBound(t *testing.T, w *fixture, _ *install.Controller) {
 // controller. A deleted node is in neither number.
 func testStormUnderBudget(t *testing.T, w *fixture, _ *install.Controller) {
 	t.Helper()
-	p := w.createFilledPool(t, karpenter.Pool{Name: "budget", Spec: object{"repair": repair("2s", object{"maxUnhealthy": "100%"}), "disruption": budgets("2")}}, 6)
+	p := w.createFilledPool(t, karpenter.Pool{Name: "budget", Spec: object{"repair": repair("2s", object{"maxConcurrent": "100%"}), "disruption": budgets("2")}}, 6)
 	unhealthy := p.names()
 	p.makeUnhealthy(unhealthy...)
 	p.hasEvent("NodePool", p.name, "NodeRepairBlocked", "disruption budget", "allows 2, and 2 are being disrupted")
@@ -53,11 +53,26 @@ func testStormUnderBudget(t *testing.T, w *fixture, _ *install.Controller) {
 	}
 }
 
-// The default is a fifth of the pool, and a tenth by Karpenter's budget.
+// A detector that is wrong on every node must not replace any of them. With a fifth of the nodes
+// unhealthy, they are replaced one by one: by default a fifth at once, and a tenth by Karpenter's
+// budget.
 func testStormByDefault(t *testing.T, w *fixture, _ *install.Controller) {
 	t.Helper()
-	p := w.createFilledPool(t, karpenter.Pool{Name: "usual", Spec: object{"repair": repair("2s")}}, 3)
-	storm(p, 1)
+	p := w.createFilledPool(t, karpenter.Pool{Name: "usual", Spec: object{"repair": object{"policies": list{tolerate("10s")}}}}, 6)
+	nodes := p.names()
+	p.makeUnhealthy(nodes...)
+	for _, node := range nodes { // they are all unhealthy before the first is due
+		p.hasEvent("Node", node, "NodeRepairBlocked", "held by unhealthyThreshold: 6 of 6 selected nodes are unhealthy, at most 2 may be; continues when no more than 2 are")
+	}
+	if a := p.account(); len(a.terminations) > 0 || a.made != len(nodes) {
+		t.Errorf("%d terminations, and %d claims in all", len(a.terminations), a.made)
+	}
+	p.setCondition("BadDisk", corev1.ConditionFalse, nodes[2:]...)
+	a := p.repaired(nodes[:2]...)
+	a.atMost(t, 1)
+	if len(a.terminations) != 2 || a.made != len(nodes)+2 {
+		t.Errorf("%d terminations, and %d claims in all", len(a.terminations), a.made)
+	}
 }
 
 // testStormOfBoth has a pool with a bound of one, in which some ready nodes become
@@ -66,7 +81,7 @@ func testStormOfBoth(t *testing.T, w *fixture, _ *install.Controller) {
 	t.Helper()
 	const all, never, bound, timeout = 6, 2, 2, 20 * time.Second
 	p := w.createPool(t, karpenter.Pool{Name: "both", Startup: karpenter.StartsTainted, Spec: object{
-		"repair": repair("2s", object{"maxUnhealthy": bound, "readyTimeout": timeout.String()}), "disruption": budgets("100%"),
+		"repair": repair("2s", object{"maxConcurrent": bound, "readyTimeout": timeout.String()}), "disruption": budgets("100%"),
 	}}, all)
 	p.eventually("all nodes", func(ctx context.Context) error {
 		nodes, err := p.karpenter.Nodes(ctx, p.name)

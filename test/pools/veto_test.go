@@ -22,7 +22,7 @@ import (
 )
 
 // everything allows all nodes of a pool to be replaced at once.
-var everything = object{"maxUnhealthy": "100%"}
+var everything = object{"maxConcurrent": "100%", "unhealthyThreshold": "100%"}
 
 // veto is a reason that prevents the repair of an unhealthy node.
 type veto struct {
@@ -193,7 +193,7 @@ func testKarpentersRepair(t *testing.T, w *fixture, _ *install.Controller) {
 	t.Helper()
 	const condition, toleratedByKarpenter = "KWOKUnhealthy", 30 * time.Second
 	tolerating := func(toleration string) object {
-		return object{"policies": list{object{"conditionType": condition, "conditionStatus": "True", "toleration": toleration}}, "maxUnhealthy": "100%"}
+		return object{"policies": list{object{"conditionType": condition, "conditionStatus": "True", "toleration": toleration}}, "maxConcurrent": "100%", "unhealthyThreshold": "100%"}
 	}
 	p := w.createPool(t, karpenter.Pool{Name: "both-repair", Startup: karpenter.StartsTainted, Spec: object{"repair": tolerating("1h"), "disruption": budgets("100%")}}, 2)
 	p.startAll(func(*corev1.Node) bool { return !p.isHeldUp.Load() })
@@ -236,7 +236,7 @@ func testKarpentersRepair(t *testing.T, w *fixture, _ *install.Controller) {
 func testBeforeKarpenter(t *testing.T, w *fixture, _ *install.Controller) {
 	t.Helper()
 	p := w.createFilledPool(t, karpenter.Pool{Name: "first-repair", Spec: object{
-		"repair":     object{"policies": list{object{"conditionType": "KWOKUnhealthy", "conditionStatus": "True", "toleration": "2s"}}, "maxUnhealthy": "100%"},
+		"repair":     object{"policies": list{object{"conditionType": "KWOKUnhealthy", "conditionStatus": "True", "toleration": "2s"}}, "maxConcurrent": "100%", "unhealthyThreshold": "100%"},
 		"disruption": budgets("100%"),
 	}}, 2)
 	unhealthy := p.names()[0]

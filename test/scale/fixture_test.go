@@ -183,6 +183,9 @@ func newFixture(ctx context.Context, size int) (_ *fixture, err error) {
 	if err := install.Install(ctx, cluster); err != nil {
 		return nil, err
 	}
+	if err := install.Unlimit(ctx, cluster); err != nil {
+		return nil, err
+	}
 	if _, err := cluster.KubectlApply(ctx, sets); err != nil {
 		return nil, err
 	}

@@ -38,7 +38,8 @@ spec:
   disruption:
     budgets: [{nodes: "100"}]
   repair:
-    maxUnhealthy: 100
+    maxConcurrent: 100
+    unhealthyThreshold: 100%
     policies:
     - {conditionType: NTPProblem, conditionStatus: "True", toleration: 0s}
   template:

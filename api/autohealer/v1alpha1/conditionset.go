@@ -14,6 +14,7 @@ import (
 // +kubebuilder:resource:scope=Cluster,shortName=cset,categories=autohealer
 // +kubebuilder:printcolumn:name=Type,type=string,JSONPath=`.spec.type`,priority=1
 // +kubebuilder:printcolumn:name=Effect,type=string,JSONPath=`.spec.effect`
+// +kubebuilder:printcolumn:name=Mode,type=string,JSONPath=`.status.mode`,description="Enforce, Observe or Paused"
 // +kubebuilder:printcolumn:name=Matched,type=integer,JSONPath=`.status.matched`,description="Nodes on which all conditions of the set stand"
 // +kubebuilder:printcolumn:name=Accepted,type=string,JSONPath=`.status.conditions[?(@.type=="Accepted")].status`
 // +kubebuilder:printcolumn:name=Reason,type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].message`,description="What happens to the nodes, or why the set is not followed"
@@ -31,6 +32,8 @@ type ConditionSet struct {
 }
 
 // ConditionSetSpec is the desired behavior of a ConditionSet.
+//
+// +kubebuilder:validation:XValidation:rule="!has(self.mode) || !has(self.dryRun) || self.dryRun == (self.mode == 'Observe')",message="dryRun and mode contradict each other: dryRun: true means mode: Observe; want mode alone, so remove dryRun",fieldPath=".dryRun"
 type ConditionSetSpec struct {
 	// Type names the combination, in the style of a condition type.
 	//
@@ -85,11 +88,24 @@ type ConditionSetSpec struct {
 	// +kubebuilder:validation:XValidation:rule="type(self) == string ? self.matches('^([0-9]{1,9}|[0-9]{1,2}%|100%)$') : self >= 0 && self <= 2147483647",message="want a number of nodes like 3, or a percentage like 49%, of at most 100%"
 	MaxUnhealthy *intstr.IntOrString `json:"maxUnhealthy,omitempty"`
 
-	// DryRun evaluates the set and reports in its status what it would do. The set adds no taints,
-	// and its existing taints are removed.
+	// Mode says whether the set acts. Observe evaluates the set and reports in its status what it
+	// would do. The set adds no taints, and its existing taints are removed. The default is Enforce.
+	//
+	// +optional
+	Mode PolicyMode `json:"mode,omitempty"`
+
+	// DryRun with the value true means the same as mode: Observe.
 	//
 	// +optional
 	DryRun bool `json:"dryRun,omitempty"`
+
+	// Windows are when NoExecute taints may be added. At other times matching nodes get NoSchedule,
+	// and NoExecute when a window opens. Existing taints stay. The default is at any time.
+	//
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=16
+	Windows []Window `json:"windows,omitempty"`
 
 	// Unreadable is why the fields above are empty: the stored object does not match the types. The
 	// schema refuses such objects, but an object may be older than the schema.
@@ -127,6 +143,12 @@ type ConditionSetStatus struct {
 	//
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration"`
+
+	// Mode is Enforce, Observe (the set places no taint) or Paused (by an annotation: the set places no
+	// new taint).
+	//
+	// +optional
+	Mode Mode `json:"mode,omitempty"`
 
 	// Selected is how many nodes the selector selects.
 	//

@@ -7,7 +7,7 @@ import (
 
 // Guardrails limit what all policies together may do to the nodes of the cluster. They apply in
 // addition to the bounds of each policy. There is one object, and its name is cluster. Without the
-// object only the bounds of each policy apply.
+// object the defaults apply.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
@@ -148,8 +148,8 @@ type Stage string
 
 // Pace is how many treatments may start within a period.
 type Pace struct {
-	// Max is how many may start within the period, as a number or a percentage of all nodes. 0 means
-	// that none starts. The default is 10%.
+	// Max is how many may start within the period, as a number or a percentage of all nodes. 100%
+	// means no limit, and 0 means that none starts. The default is 10%.
 	//
 	// +optional
 	// +kubebuilder:default:="10%"

@@ -5,6 +5,8 @@ import "k8s.io/apimachinery/pkg/util/intstr"
 // RepairSpec is the repair block. It defines how long unhealthy conditions of a node are tolerated,
 // and how a node is terminated after that. RepairPolicy and Karpenter NodePools contain the same
 // block.
+//
+// +kubebuilder:validation:XValidation:rule="!has(self.maxUnhealthy) || !has(self.maxConcurrent)",message="maxUnhealthy is the old name of maxConcurrent, and both are set; want maxConcurrent alone, so remove maxUnhealthy",fieldPath=".maxUnhealthy"
 type RepairSpec struct {
 	// Enabled can be set to false to stop all repairs. Nodes are still counted. The default is
 	// true.
@@ -30,12 +32,31 @@ type RepairSpec struct {
 	// +kubebuilder:validation:XValidation:rule="self == 'Never' || self.matches('^([0-9]+([.][0-9]+)?(ns|us|µs|ms|s|m|h))+$')",message="want a duration with its unit that is not negative, like 90s, 5m or 1h30m, or Never"
 	DefaultTolerationDuration string `json:"defaultTolerationDuration,omitempty"`
 
-	// MaxUnhealthy is how many nodes may be under repair at once, as a number or a percentage.
+	// UnhealthyThreshold is how many nodes may be unhealthy, as a number or a percentage. While
+	// more nodes are unhealthy, under repair or not replaced yet, no new repair starts, because the
+	// cause is probably not in the nodes. Existing repairs continue. Percentages are rounded up.
+	// The default is 20%, or 49% of at most 5 nodes. 100% means no threshold. In a RepairPolicy with
+	// a selector the threshold applies to each NodePool separately, and once to the nodes without a
+	// NodePool. It does not apply to readyTimeout.
+	//
+	// +optional
+	// +kubebuilder:validation:XIntOrString
+	// +kubebuilder:validation:MaxLength=10
+	// +kubebuilder:validation:XValidation:rule="type(self) == string ? self.matches('^([0-9]{1,9}|[0-9]{1,2}%|100%)$') : self >= 0 && self <= 2147483647",message="want a number of nodes like 3, or a percentage like 20%, of at most 100%"
+	UnhealthyThreshold *intstr.IntOrString `json:"unhealthyThreshold,omitempty"`
+
+	// MaxConcurrent is how many nodes may be under repair at once, as a number or a percentage.
 	// Percentages are rounded down, to at least 1. 0 means that no node is ever repaired. The
 	// default is 20%. In a RepairPolicy with a selector the bound applies to each NodePool
 	// separately, and once to the nodes without a NodePool: with 40 pools, 2 allows up to 80 nodes.
-	// It is not a circuit breaker: if all nodes are unhealthy, all are replaced, but no more than
-	// this number at a time.
+	//
+	// +optional
+	// +kubebuilder:validation:XIntOrString
+	// +kubebuilder:validation:MaxLength=10
+	// +kubebuilder:validation:XValidation:rule="type(self) == string ? self.matches('^([0-9]{1,9}|[0-9]{1,2}%|100%)$') : self >= 0 && self <= 2147483647",message="want a number of nodes like 3, or a percentage like 20%, of at most 100%"
+	MaxConcurrent *intstr.IntOrString `json:"maxConcurrent,omitempty"`
+
+	// MaxUnhealthy is the old name of maxConcurrent. It still works if maxConcurrent is not set.
 	//
 	// +optional
 	// +kubebuilder:validation:XIntOrString
@@ -70,6 +91,14 @@ type RepairSpec struct {
 	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+([.][0-9]+)?(ns|us|µs|ms|s|m|h))+$')",message="want a duration with its unit, such as 90s, 5m or 1h30m, that is not negative"
 	// +kubebuilder:validation:XValidation:rule="!self.matches('^([0.]+(ns|us|µs|ms|s|m|h))+$')",message="a node needs some time to become ready; want a duration such as 10m"
 	ReadyTimeout string `json:"readyTimeout,omitempty"`
+
+	// Windows are when repairs may begin. At other times nodes that are due wait, the oldest first,
+	// unless their condition is urgent. Repairs that have begun continue. The default is at any time.
+	//
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=16
+	Windows []Window `json:"windows,omitempty"`
 
 	// Unreadable is why the fields above are empty: the stored object does not match the types. The
 	// schema refuses such blocks, but the schema of NodePools belongs to Karpenter too.
@@ -110,6 +139,11 @@ type ConditionRepair struct {
 	// +kubebuilder:validation:MaxLength=64
 	// +kubebuilder:validation:XValidation:rule="self == 'Never' || self.matches('^([0-9]+([.][0-9]+)?(ns|us|µs|ms|s|m|h))+$')",message="want a duration with its unit that is not negative, like 90s, 5m or 1h30m, or Never"
 	Toleration string `json:"toleration"`
+
+	// Urgent means that repairs because of this condition do not wait for a window.
+	//
+	// +optional
+	Urgent bool `json:"urgent,omitempty"`
 }
 
 // Termination is how a node is terminated.

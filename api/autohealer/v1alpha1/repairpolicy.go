@@ -13,6 +13,7 @@ import (
 // +kubebuilder:subresource:status
 // +kubebuilder:resource:path=repairpolicies,scope=Cluster,shortName=rp,categories=autohealer
 // +kubebuilder:printcolumn:name=Pool,type=string,JSONPath=`.spec.nodePool`
+// +kubebuilder:printcolumn:name=Mode,type=string,JSONPath=`.status.mode`,description="Enforce, Observe or Paused"
 // +kubebuilder:printcolumn:name=Nodes,type=integer,JSONPath=`.status.nodes`,description="Nodes that this policy governs"
 // +kubebuilder:printcolumn:name=Unhealthy,type=integer,JSONPath=`.status.unhealthy`
 // +kubebuilder:printcolumn:name=Repairing,type=integer,JSONPath=`.status.repairing`
@@ -52,6 +53,13 @@ type RepairPolicySpec struct {
 	// +optional
 	Selector *metav1.LabelSelector `json:"selector,omitempty"`
 
+	// Mode says whether the policy acts. Observe evaluates the policy and reports in its status what
+	// it would do. The policy starts no repair, and ends those that can still be ended. The default
+	// is Enforce.
+	//
+	// +optional
+	Mode PolicyMode `json:"mode,omitempty"`
+
 	// Repair is the repair block. A NodePool may contain the same block as spec.repair.
 	//
 	// +required
@@ -82,6 +90,12 @@ type RepairPolicyStatus struct {
 	//
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration"`
+
+	// Mode is Enforce, Observe (the policy repairs nothing) or Paused (by an annotation: no new repair
+	// starts).
+	//
+	// +optional
+	Mode Mode `json:"mode,omitempty"`
 
 	// Nodes is how many nodes this policy applies to. A node counts only for the policy that takes
 	// precedence.

@@ -239,6 +239,7 @@ func TestConfigMapSets(t *testing.T) {
 		"a rejected version is validated again after a change":          testJudgedAgain,
 		"a rejected version is validated again when another is deleted": testJudgedAfterAnother,
 		"a version that matches too many nodes stays rejected":          testTooWide,
+		"an annotation pauses all sets":                                 testPaused,
 		"a problem is reported again while it lasts":                    testToldAgain,
 		"a key that no longer contains sets":                            testKeyStrays,
 		"all problems fit an Event":                                     testManyWrong,
@@ -570,6 +571,29 @@ func testTooWide(d *configMapFixture, successor func() *configMapFixture) {
 	next.begins(in(m, fileOf("A", "NoExecute")))
 	next.settles()
 	next.tells(0, "not accepted")
+}
+
+// The annotation on the ConfigMap pauses its sets.
+func testPaused(d *configMapFixture, successor func() *configMapFixture) {
+	m := d.here(configMapWith("policies", "u1", fileOf("A", "NoSchedule")))
+	d.begins()
+	d.brings(m)
+	d.settles()
+	d.follows("A")
+	m.Annotations = map[string]string{v1alpha1.PausedAnnotation: "true"}
+	d.brings(d.here(m))
+	d.settles()
+	for leader, of := range map[string]*configMapFixture{"this": d, "the next": successor()} {
+		if leader == "the next" {
+			of.begins(m)
+			of.settles()
+		}
+		for name, pol := range of.known {
+			if status := of.statusFor(pol, triage.Population{}, 1, nil); status.Mode != v1alpha1.Paused || pol.rule.Hold != "paused by annotation" {
+				d.t.Errorf("%s leader has set %s in mode %s, and its rule is on hold: %q", leader, name, status.Mode, pol.rule.Hold)
+			}
+		}
+	}
 }
 
 // A problem is reported once, and again later while it lasts.

@@ -214,9 +214,12 @@ func (p *Policy) upsert(now time.Time, set *v1alpha1.ConditionSet) {
 		pol.set.Annotations[v1alpha1.AcceptImpactAnnotation] == set.Annotations[v1alpha1.AcceptImpactAnnotation]
 	pol.status.Observe(set, set.Status)
 	pol.set, pol.status.Stale = set, true
-	if !isSame {
+	switch {
+	case !isSame:
 		pol.inForce = nil
 		p.restoreAccepted(now, pol)
+	case pol.inForce != nil:
+		p.applyHold(now, pol)
 	}
 	p.host.Statuses().Schedule(now)
 	if !known {

@@ -1,6 +1,7 @@
 package conditionset
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
 	"time"
@@ -9,6 +10,7 @@ import (
 
 	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
 	"github.com/resourcestack/autohealer/internal/configmaps"
+	"github.com/resourcestack/autohealer/internal/observe"
 	"github.com/resourcestack/autohealer/internal/times"
 	"github.com/resourcestack/autohealer/internal/treat"
 	"github.com/resourcestack/autohealer/internal/triage"
@@ -47,7 +49,18 @@ type proof struct {
 
 // withholdsTaints reports whether the set is prevented from placing a taint.
 func (pol *conditionSet) withholdsTaints() bool {
-	return pol.proof.refused || pol.rule.Hold != "" && pol.proof.matching > 0
+	return pol.proof.refused || pol.proof.hold() != "" && pol.proof.matching > 0
+}
+
+// switches returns whether the set acts. Its newest version counts, even if that is rejected: a user
+// can always switch a set off.
+func (pol *conditionSet) switches() observe.Switches {
+	return observe.PolicySwitches(pol.set.Annotations, pol.set.Spec.Observes() || pol.inForce != nil && pol.inForce.Spec.Observes())
+}
+
+// hold returns why the rule of the set places no taint; empty if it may.
+func (pol *conditionSet) hold(lacks *proof) string {
+	return cmp.Or(pol.switches().Paused, lacks.hold())
 }
 
 // hold returns why the rule of a set places no taint; empty if it may.
@@ -282,9 +295,9 @@ func (p *proof) message() string {
 	return fmt.Sprintf("held until enough nodes report %s to tell that the set does not match healthy nodes, or until no further node has begun to for %s: %s", names, reportsSettle, p.text)
 }
 
-// applyHold prevents new taints of a set while its proof is missing.
+// applyHold prevents new taints of a set while it is paused or its proof is missing.
 func (p *Policy) applyHold(now time.Time, pol *conditionSet) {
-	hold := pol.proof.hold()
+	hold := pol.hold(&pol.proof)
 	if pol.rule.Hold == hold {
 		return
 	}

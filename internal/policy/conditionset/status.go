@@ -123,6 +123,7 @@ func (p *Policy) statusOf(pol *conditionSet, counts triage.Population) v1alpha1.
 func (p *Policy) statusFor(pol *conditionSet, counts triage.Population, generation int64, stored []metav1.Condition) v1alpha1.ConditionSetStatus {
 	result := v1alpha1.ConditionSetStatus{
 		ObservedGeneration: generation,
+		Mode:               pol.switches().Mode(),
 		Selected:           status.Count(counts.Selected),
 		Matched:            status.Count(counts.Unhealthy),
 		Nodes:              []v1alpha1.MatchedNode{},
@@ -169,8 +170,11 @@ func (p *Policy) setConditions(pol *conditionSet, status *v1alpha1.ConditionSetS
 		Type: v1alpha1.Accepted, Status: metav1.ConditionTrue, Reason: "Followed",
 		Message: "the set is followed", ObservedGeneration: status.ObservedGeneration,
 	}
-	if pol.set.Spec.DryRun {
+	switch switches := pol.switches(); {
+	case switches.Observe:
 		accepted.Reason, accepted.Message = "DryRun", "the set is evaluated, but places no taint"
+	case switches.Paused != "":
+		accepted.Reason, accepted.Message = "Paused", switches.Paused+": the set places no new taint"
 	}
 	switch {
 	case pol.err != nil:
@@ -193,6 +197,8 @@ func (p *Policy) setConditions(pol *conditionSet, status *v1alpha1.ConditionSetS
 	meta.SetStatusCondition(&status.Conditions, accepted)
 	ready := accepted
 	switch ready.Type = v1alpha1.Ready; {
+	case ready.Status == metav1.ConditionTrue && ready.Reason == "Paused":
+		ready.Message += "; " + sentence
 	case ready.Status == metav1.ConditionTrue:
 		ready.Message = sentence
 	case keepsPrevious:

@@ -291,7 +291,7 @@ func (p *Policy) accept(now time.Time, pol *conditionSet) {
 		case len(lacks.types) == 0 && p.host.IsLoaded(): // otherwise after the nodes are known
 			lacks = p.missingProof(pol)
 		}
-		rule.Hold = lacks.hold()
+		rule.Hold = pol.hold(&lacks)
 		err = p.host.Core().SetRule(now, rule)
 	}
 	if err != nil { // validate did not detect it
@@ -342,10 +342,10 @@ func (pol *conditionSet) problemMessage() string {
 	return pol.err.Error()
 }
 
-// applyDryRun switches the version in force off if the newest version says dryRun, even if that
-// version is rejected: a user can always switch a set off.
+// applyDryRun switches the version in force off if the newest version has mode Observe, even if that
+// version is rejected.
 func (p *Policy) applyDryRun(now time.Time, pol *conditionSet) {
-	is := pol.inForce.Spec.DryRun || pol.set.Spec.DryRun
+	is := pol.switches().Observe
 	if pol.rule.DryRun == is {
 		return
 	}
@@ -374,7 +374,7 @@ func (p *Policy) restoreAccepted(now time.Time, pol *conditionSet) {
 	}
 	lacks := proof{types: validate.Unproven(version, nil)}
 	if err == nil {
-		rule.Hold, rule.DryRun = lacks.hold(), rule.DryRun || pol.set.Spec.DryRun
+		rule.Hold, rule.DryRun = pol.hold(&lacks), rule.DryRun || pol.set.Spec.Observes()
 		err = p.host.Core().SetRule(now, rule)
 	}
 	if err != nil {

@@ -15,6 +15,7 @@ import (
 	"github.com/resourcestack/autohealer/internal/format"
 	"github.com/resourcestack/autohealer/internal/ownership"
 	"github.com/resourcestack/autohealer/internal/testkit"
+	"github.com/resourcestack/autohealer/internal/triage"
 	"github.com/resourcestack/autohealer/internal/validate"
 )
 
@@ -656,5 +657,47 @@ func TestARoundIsDueForAWaitingSet(t *testing.T) {
 		pass(time.Until(due))
 		c.round(t.Context(), time.Now())
 		c.is("a", followed)
+	})
+}
+
+// A pause by annotation keeps taints and places no new ones, also under an invalid version and under
+// the next leader.
+func TestAnAnnotationPausesASet(t *testing.T) {
+	open(t, func(c *fixture) {
+		c.begin()
+		c.says(0, "Disk", corev1.ConditionTrue)
+		for i := 1; i < 13; i++ {
+			c.says(i, "Disk", corev1.ConditionFalse)
+		}
+		set := setNamed("a")
+		c.judges(set)
+		c.wants(metav1.ConditionTrue, "Followed", 1)
+		c.says(1, "Disk", corev1.ConditionTrue)
+		c.wants(metav1.ConditionTrue, "Followed", 2)
+
+		paused := set.DeepCopy() // with the same generation
+		paused.Annotations = map[string]string{v1alpha1.PausedAnnotation: "Anna looks at it"}
+		c.judges(paused)
+		c.says(2, "Disk", corev1.ConditionTrue)
+		c.wants(metav1.ConditionTrue, "Paused", 0, "paused by annotation: Anna looks at it: the set places no new taint") // no taint is on a node yet
+		status := c.statusOf(c.known["a"], triage.Population{})
+		testkit.Same(t, status.Mode, v1alpha1.Paused, "the mode")
+		if ready := status.Conditions[1].Message; !strings.Contains(ready, "Anna looks at it") {
+			t.Errorf("the condition Ready says %q", ready)
+		}
+		if plan, _ := c.core.Plan("node-2"); !strings.Contains(plan.Reason.String(), "nothing new is begun: paused by annotation: Anna looks at it") {
+			t.Errorf("the node says %s", plan.Reason)
+		}
+
+		paused = paused.DeepCopy()
+		paused.Annotations[v1alpha1.PausedAnnotation] = "false"
+		c.judges(paused)
+		c.wants(metav1.ConditionTrue, "Followed", 3)
+
+		observing := paused.DeepCopy()
+		observing.Generation, observing.Spec.Mode = 2, v1alpha1.PolicyObserve
+		c.judges(observing)
+		c.wants(metav1.ConditionTrue, "DryRun", 0)
+		testkit.Same(t, c.statusOf(c.known["a"], triage.Population{}).Mode, v1alpha1.Observe, "the mode")
 	})
 }

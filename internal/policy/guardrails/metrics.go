@@ -35,7 +35,7 @@ func (m *Metrics) set(use triage.RailUse) {
 	for _, rail := range use.Rails {
 		name := railNames[rail.Rail]
 		m.held.WithLabelValues(name, rail.Domain).Set(float64(rail.Held))
-		if rail.Rail == triage.LastNode {
+		if rail.Rail == triage.LastNode || rail.Rail == triage.OnHold {
 			continue
 		}
 		m.limit.WithLabelValues(name, rail.Domain).Set(float64(rail.Limit))

@@ -20,20 +20,24 @@ import (
 	"github.com/resourcestack/autohealer/internal/watch"
 )
 
-// Policy follows the Guardrails. It implements [engine.Policy] and [engine.Recorder]. It must be
-// the first policy, so that the limits are set before any rule.
+// Policy follows the Guardrails. It implements [engine.Policy], [engine.Recorder] and
+// [engine.Vetoer]. It must be the first policy, so that the limits are set before any rule.
 type Policy struct {
-	host    engine.TreatmentHost
-	metrics *Metrics
-	inbox   *watch.Optional[*v1alpha1.Guardrails]
+	host     engine.TreatmentHost
+	metrics  *Metrics
+	inbox    *watch.Optional[*v1alpha1.Guardrails]
+	defaults dialect.Rails // apply without an object
 
 	object   *v1alpha1.Guardrails // nil if there is none
 	changed  bool
-	rails    dialect.Rails // in force; zero without an object
+	rails    dialect.Rails // in force
 	accepted string        // the spec in force, in JSON
 	problem  string        // why the newest version is not in force; empty if it is
+	released string        // what is wrong with the annotation that releases holds; empty if nothing
 	status   status.Status[v1alpha1.GuardrailsStatus]
 	now      time.Time // of the current round
+
+	unreadable string // why the Guardrails cannot be read, as reported in the log
 }
 
 // NewInbox returns an inbox that reads from the API server.
@@ -41,21 +45,29 @@ func NewInbox(c client.WithWatch, signal chan<- struct{}) *watch.Optional[*v1alp
 	return watch.NewOptional(signal, &v1alpha1.Guardrails{}, watch.Source(c, func() client.ObjectList { return &v1alpha1.GuardrailsList{} }))
 }
 
-// New returns the policy without an object.
-func New(host engine.TreatmentHost, inbox *watch.Optional[*v1alpha1.Guardrails], metrics *Metrics) *Policy {
-	return &Policy{host: host, inbox: inbox, metrics: metrics}
+// New returns the policy without an object. The defaults apply until there is one.
+func New(host engine.TreatmentHost, inbox *watch.Optional[*v1alpha1.Guardrails], defaults dialect.Rails, metrics *Metrics) *Policy {
+	return &Policy{host: host, inbox: inbox, defaults: defaults, metrics: metrics, changed: true}
 }
 
 // Watch watches the Guardrails.
 func (p *Policy) Watch(ctx context.Context) { p.inbox.Run(ctx) }
 
-// Ready reports whether the Guardrails are loaded, or known not to be served.
+// Ready reports whether the Guardrails are loaded, or known not to be served. A restarted API
+// server denies access for a while: that does not mean that there are no limits.
 func (p *Policy) Ready(now time.Time) bool {
-	if is, _ := p.inbox.Availability(); is == watch.NotAnswered {
-		return false
+	switch is, err := p.inbox.Availability(); is {
+	case watch.Available, watch.NotServed:
+		p.Take(now)
+		return true
+	case watch.NotAnswered:
+	default:
+		if text := err.Error(); text != p.unreadable {
+			p.unreadable = text
+			p.host.Logger().Warn("nothing starts until the Guardrails can be read; if access is denied for longer, apply deploy/controller/2-rights.yaml", "err", text)
+		}
 	}
-	p.Take(now)
-	return true
+	return false
 }
 
 // Take takes in a changed object.
@@ -68,14 +80,15 @@ func (p *Policy) Take(now time.Time) {
 	}
 	p.inbox.Take().Apply(known, func(name string) {
 		if p.object != nil && p.object.Name == name {
-			p.object, p.changed, p.accepted, p.problem = nil, true, "", ""
+			p.object, p.changed, p.accepted, p.problem, p.released = nil, true, "", "", ""
 			p.status = status.Status[v1alpha1.GuardrailsStatus]{}
 		}
 	}, func(object *v1alpha1.Guardrails) {
 		if object.Name != v1alpha1.GuardrailsName { // older than the rule of the CRD
 			return
 		}
-		p.changed = p.changed || p.object == nil || p.object.UID != object.UID || p.object.Generation != object.Generation
+		p.changed = p.changed || p.object == nil || p.object.UID != object.UID || p.object.Generation != object.Generation ||
+			p.object.Annotations[v1alpha1.ReleaseHoldAnnotation] != object.Annotations[v1alpha1.ReleaseHoldAnnotation]
 		p.object, p.status.Stale = object, true
 		p.status.Observe(object, object.Status)
 		p.host.Statuses().Schedule(now)
@@ -88,15 +101,21 @@ func (p *Policy) SetRules(_ context.Context, now time.Time) (due time.Time) {
 		return time.Time{}
 	}
 	p.changed = false
-	wasMode, wasProblem := p.rails.Mode, p.problem
+	wasMode, wasProblem, wasReleased := p.rails.Mode, p.problem, p.released
 	p.rails, p.problem = p.compile()
+	p.release()
 	if err := p.host.Core().SetRails(now, p.rails.Core); err != nil { // compile returns valid limits only
 		p.host.Logger().Error("guardrails refused by the core", "err", err)
 	}
-	if p.rails.Mode != wasMode {
-		p.host.Logger().Info("guardrails in force", "mode", cmp.Or(p.rails.Mode, "none"))
+	if p.rails.Mode == "" { // there are none
+		p.host.SetRespect(now, nil)
+	} else {
+		p.host.SetRespect(now, &p.rails.Respect)
 	}
-	if p.problem != wasProblem {
+	if p.rails.Mode != wasMode {
+		p.host.Logger().Info("guardrails in force", "mode", p.rails.Mode, "defaults", p.object == nil)
+	}
+	if p.problem != wasProblem || p.released != wasReleased {
 		p.report()
 	}
 	p.status.Stale = true
@@ -104,12 +123,23 @@ func (p *Policy) SetRules(_ context.Context, now time.Time) (due time.Time) {
 	return time.Time{}
 }
 
+// AddVetoes adds the work of others that the guardrails respect.
+func (p *Policy) AddVetoes(_ time.Time, n *engine.Node, facts *triage.Node) {
+	respect := p.host.Respect()
+	if respect == nil {
+		return
+	}
+	for _, reason := range observe.WorkOfOthers(n.Object, *respect, len(facts.Treatments) > 0) {
+		facts.Vetoes = append(facts.Vetoes, triage.Veto{Reason: reason})
+	}
+}
+
 // compile returns the limits in force, and why the newest version is not in force. An invalid
 // version keeps the last valid one in force, even that of a previous leader. Without any valid
 // version the defaults apply.
 func (p *Policy) compile() (rails dialect.Rails, problem string) {
 	if p.object == nil {
-		return dialect.Rails{}, ""
+		return p.defaults, ""
 	}
 	rails, err := observe.Guardrails(p.object)
 	if err == nil {
@@ -125,11 +155,22 @@ func (p *Policy) compile() (rails dialect.Rails, problem string) {
 			return rails, problem + status.KeepsAccepted
 		}
 	}
-	rails, err = dialect.DefaultRails(dialect.ModeEnforce)
-	if err != nil {
-		p.host.Logger().Error("defaults of the guardrails are invalid", "err", err)
+	return p.defaults, problem + "; the defaults are in force"
+}
+
+// release reads until when correlated failures hold nothing.
+func (p *Policy) release() {
+	p.released = ""
+	if p.object == nil || p.rails.Core.CorrelatedFailure == nil {
+		return
 	}
-	return rails, problem + "; the defaults are in force"
+	until, err := observe.ReleasedUntil(p.object)
+	if err != nil {
+		p.released = err.Error()
+	}
+	failure := *p.rails.Core.CorrelatedFailure // the defaults must not change
+	failure.Released = until
+	p.rails.Core.CorrelatedFailure = &failure
 }
 
 // report publishes whether the newest version is in force.
@@ -138,9 +179,9 @@ func (p *Policy) report() {
 		return
 	}
 	event := treat.Event{Policy: treat.AboutGuardrails(p.object), EventReason: treat.Accepted, Message: "the guardrails are in force"}
-	if p.problem != "" {
-		event.EventReason, event.Message = treat.NotAccepted, p.problem
-		p.host.Logger().Warn("guardrails not accepted", "problem", p.problem)
+	if problem := cmp.Or(p.problem, p.released); problem != "" {
+		event.EventReason, event.Message = treat.NotAccepted, problem
+		p.host.Logger().Warn("guardrails not accepted", "problem", problem)
 	}
 	p.host.Event(event)
 }

@@ -26,7 +26,7 @@ const statusDelay = 2 * time.Second
 // railNames are the fields of the spec.
 var railNames = map[triage.Code]string{
 	triage.MaxInTreatment: "maxInTreatment", triage.MaxUnschedulable: "maxUnschedulable", triage.MaxInTopology: "topology", triage.Paced: "pace",
-	triage.LastNode: "lastNode",
+	triage.OnHold: "mode", triage.LastNode: "lastNode", triage.CorrelatedFailed: "correlatedFailure",
 }
 
 // WriteStatuses updates the status and the metrics.
@@ -68,7 +68,11 @@ func (p *Policy) statusOf(use triage.RailUse) v1alpha1.GuardrailsStatus {
 	}
 	ready := accepted
 	ready.Type = v1alpha1.Ready
-	if p.problem == "" {
+	switch {
+	case p.problem != "":
+	case p.released != "":
+		ready.Status, ready.Reason, ready.Message = metav1.ConditionFalse, "Invalid", p.released
+	default:
 		ready.Message = p.sentence(use)
 	}
 	meta.SetStatusCondition(&s.Conditions, accepted)
@@ -76,20 +80,11 @@ func (p *Policy) statusOf(use triage.RailUse) v1alpha1.GuardrailsStatus {
 	return s
 }
 
-// onHold returns the stages that are not enforced.
-func (p *Policy) onHold() map[string]bool {
-	stages := map[string]bool{}
-	for stage := range p.rails.Core.Hold {
-		stages[string(stage)] = true
-	}
-	return stages
-}
-
 // sentence says what the guardrails hold back.
 func (p *Policy) sentence(use triage.RailUse) string {
 	var held []string
 	for _, rail := range use.Rails {
-		if rail.Held == 0 {
+		if rail.Held == 0 || rail.Rail == triage.OnHold {
 			continue
 		}
 		name := railNames[rail.Rail]
@@ -105,7 +100,9 @@ func (p *Policy) sentence(use triage.RailUse) string {
 	case p.rails.Mode != string(v1alpha1.Enforce):
 		return "mode " + p.rails.Mode + ": nothing new starts"
 	case len(p.rails.Core.Hold) > 0:
-		held = append(held, "nothing new starts in "+strings.Join(slices.Sorted(maps.Keys(p.onHold())), ", "))
+		for _, stage := range slices.Sorted(maps.Keys(p.rails.Core.Hold)) {
+			held = append(held, "nothing new starts in "+string(stage))
+		}
 	case len(held) == 0:
 		return "nothing is held back"
 	}

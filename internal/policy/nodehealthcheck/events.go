@@ -45,7 +45,7 @@ func (h *Policy) Planned(state *engine.Node, plan triage.Plan) {
 		switch {
 		case is.Code == triage.Exhausted:
 			h.publishEvent(c, state.Object, treat.NoTemplateLeft, is, "")
-		case is.Code == triage.GateClosed || is.Code == triage.CoolingDown || is.Code == triage.OnHold:
+		case is.Code == triage.GateClosed || is.Code == triage.CoolingDown || is.Code == triage.OnHold || is.Code == triage.OutsideWindow:
 			if c.skipped != is.Code {
 				c.skipped = is.Code
 				h.publishEvent(c, nil, treat.RemediationSkipped, is, "")

@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	autohealerv1alpha1 "github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
 	remediationv1alpha1 "github.com/resourcestack/autohealer/api/remediation/v1alpha1"
 	"github.com/resourcestack/autohealer/internal/engine"
 	"github.com/resourcestack/autohealer/internal/format"
@@ -78,6 +79,7 @@ type check struct {
 	// invalid is why the newest version is not followed, while an earlier one is; empty if it
 	// is followed, or if none is. accepted is the spec of the followed version, in JSON.
 	invalid, accepted string
+	mode              observe.Switches // of its annotation
 	storm             storm
 	skipped           triage.Code // why no treatment starts at all, as last reported
 	status            status.Status[remediationv1alpha1.NodeHealthCheckStatus]
@@ -149,7 +151,8 @@ func (h *Policy) AddFacts(_ time.Time, n *engine.Node, facts *triage.Node) {
 		return
 	}
 	_, facts.Confirmed = n.Object.Annotations[remediation.ConfirmedAnnotation]
-	if n.Object.Labels[remediation.ExcludeLabel] == remediation.ExcludeValue {
+	respect := h.host.Respect() // with guardrails in force they decide about the label
+	if respect == nil && n.Object.Labels[remediation.ExcludeLabel] == remediation.ExcludeValue {
 		facts.Vetoes = append(facts.Vetoes, triage.Veto{Kind: policykind.NodeHealthCheck, Reason: "the node is labelled " + remediation.ExcludeLabel + "=" + remediation.ExcludeValue})
 	}
 }
@@ -191,7 +194,7 @@ func (h *Policy) upsert(now time.Time, object *remediationv1alpha1.NodeHealthChe
 		h.host.Revive(checkRule(object.Name))
 	}
 	c.status.Observe(object, object.Status)
-	if c.object == nil || c.object.Generation != object.Generation || (c.object.DeletionTimestamp == nil) != (object.DeletionTimestamp == nil) {
+	if c.object == nil || c.object.Generation != object.Generation || !maps.Equal(c.object.Annotations, object.Annotations) || (c.object.DeletionTimestamp == nil) != (object.DeletionTimestamp == nil) {
 		h.changed = true
 		h.remediations.ReferencesChanged()
 	}
@@ -325,6 +328,7 @@ func (h *Policy) followCheck(now time.Time, c *check) {
 	case c.object.DeletionTimestamp != nil:
 		rule.Hold = "the health check is being deleted"
 	}
+	h.followMode(now, c, &rule)
 	if rule.ID == (triage.RuleID{}) {
 		h.remediations.ReobserveRule(now, checkRule(name))
 		return
@@ -345,6 +349,24 @@ func (h *Policy) followCheck(now time.Time, c *check) {
 	}
 	c.status.Stale = true
 	h.host.Statuses().Schedule(now)
+}
+
+// followMode applies the annotation for the mode of a health check, and reports an invalid value.
+func (h *Policy) followMode(now time.Time, c *check, rule *triage.Rule) {
+	was := c.mode.Problem
+	c.mode = observe.AnnotatedMode(c.object.Annotations)
+	c.mode.Apply(rule)
+	if c.mode.Problem == was {
+		return
+	}
+	c.status.Stale = true
+	h.host.Statuses().Schedule(now)
+	if c.mode.Problem == "" {
+		h.publishEvent(c, nil, treat.Accepted, triage.Reason{}, "the annotation "+autohealerv1alpha1.ModeAnnotation+" is valid again")
+		return
+	}
+	h.host.Logger().Warn("mode of a health check invalid", "nodeHealthCheck", c.object.Name, "err", c.mode.Problem)
+	h.publishEvent(c, nil, treat.NotAccepted, triage.Reason{}, c.mode.Problem)
 }
 
 // reportInvalid reports that the newest version is not followed, or is again.

@@ -2,22 +2,27 @@ package nodehealthcheck
 
 import (
 	"context"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
+	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
 	remediationv1alpha1 "github.com/resourcestack/autohealer/api/remediation/v1alpha1"
 	"github.com/resourcestack/autohealer/internal/engine"
 	"github.com/resourcestack/autohealer/internal/enginetest"
 	"github.com/resourcestack/autohealer/internal/remediation"
 	"github.com/resourcestack/autohealer/internal/status"
 	"github.com/resourcestack/autohealer/internal/testkit"
+	"github.com/resourcestack/autohealer/internal/treat"
 	"github.com/resourcestack/autohealer/internal/triage"
 )
 
@@ -112,4 +117,43 @@ func TestAStormIsReadFromTheStatus(t *testing.T) {
 		{Type: remediationv1alpha1.StormCooldownActive, Status: metav1.ConditionTrue, LastTransitionTime: since},
 	}})
 	testkit.Check(t, isOn && calmSince.Equal(since.Time), "it is on: %t, calm since %v", isOn, calmSince)
+}
+
+// An annotation sets the mode of a health check, because its schema belongs to medik8s. An unknown
+// value starts nothing, and is reported.
+func TestAnAnnotationSetsTheMode(t *testing.T) {
+	enginetest.Run(t, func(f *enginetest.Fixture) {
+		p, inboxes, object := newFixture(f)
+		node := &corev1.Node{
+			ObjectMeta: metav1.ObjectMeta{Name: "n", UID: "n", ResourceVersion: "1"},
+			Status:     corev1.NodeStatus{Conditions: []corev1.NodeCondition{{Type: "Unhealthy", Status: corev1.ConditionTrue}}},
+		}
+		testkit.Must(t, f.NodeInbox().Update(node))
+		f.Round(f.T.Context())
+		for _, test := range []struct {
+			mode          string
+			code          triage.Code
+			reason, ready string
+		}{
+			{"Observe", triage.DryRun, "mode Observe: nodes are evaluated, but no remediation starts; dry run: 1 node", "True"},
+			{"Watch", triage.OnHold, `Invalid: metadata.annotations[autohealer.resourcestack.com/mode]: "Watch": want Enforce or Observe`, "False"},
+			{"Enforce", triage.Treating, "1 node", "True"},
+		} {
+			object = object.DeepCopy()
+			object.ResourceVersion += "1"
+			object.Annotations = map[string]string{v1alpha1.ModeAnnotation: test.mode}
+			testkit.Must(t, inboxes.Checks.Update(object))
+			f.Round(f.T.Context())
+			plan, _ := f.Core().Plan("n")
+			counts, _ := f.Core().Population(checkRule("check"))
+			status := p.statusOf(p.known["check"], counts)
+			ready := meta.FindStatusCondition(status.Conditions, remediationv1alpha1.Ready)
+			if plan.Reason.Code != test.code || !strings.HasPrefix(status.Reason, test.reason) || string(ready.Status) != test.ready {
+				t.Errorf("%s: the plan says %s, the status %q and %+v", test.mode, plan.Reason, status.Reason, ready)
+			}
+		}
+		if at := slices.IndexFunc(f.Events, func(e treat.Event) bool { return e.EventReason == treat.NotAccepted }); at < 0 || f.Events[len(f.Events)-1].EventReason != treat.Accepted {
+			t.Errorf("the Events are %+v", f.Events)
+		}
+	})
 }

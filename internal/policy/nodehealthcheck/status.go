@@ -38,7 +38,7 @@ func (h *Policy) WriteStatuses(ctx context.Context, now time.Time) {
 		counts, _ := h.host.Core().Population(checkRule(name))
 		nodes, policy := c.summarize(counts), policykind.PolicyOf(checkRule(name))
 		h.host.PolicyMetrics().SetNodes(policy, nodes.States())
-		h.host.PolicyMetrics().SetReady(policy, c.disabled == "" && c.invalid == "" && !h.deferring)
+		h.host.PolicyMetrics().SetReady(policy, c.disabled == "" && c.invalid == "" && c.mode.Problem == "" && !h.deferring)
 		if nodes.Count(func(code triage.Code) bool { return code == c.skipped }) == 0 {
 			c.skipped = 0 // report it again next time
 		}
@@ -135,6 +135,12 @@ func (h *Policy) statusOf(c *check, counts triage.Population) remediationv1alpha
 	default:
 		status.Phase, status.Reason = remediationv1alpha1.PhaseEnabled, sentence
 	}
+	switch {
+	case c.mode.Problem != "":
+		status.Reason = remediationv1alpha1.ReasonInvalid + ": " + c.mode.Problem + "; " + status.Reason
+	case c.mode.Observe:
+		status.Reason = "mode Observe: nodes are evaluated, but no remediation starts; " + status.Reason
+	}
 	if c.invalid != "" {
 		status.Reason = remediationv1alpha1.ReasonInvalid + ": " + c.invalidMessage() + "; " + status.Reason
 	}
@@ -163,10 +169,11 @@ func (c *check) setConditions(status *remediationv1alpha1.NodeHealthCheckStatus,
 		set(remediationv1alpha1.Disabled, true, c.disabled, c.problem, time.Time{})
 	}
 	reason := cmp.Or(c.disabled, string(status.Phase))
-	if c.invalid != "" {
+	isInvalid := c.invalid != "" || c.mode.Problem != ""
+	if isInvalid {
 		reason = remediationv1alpha1.ReasonInvalid
 	}
-	set(remediationv1alpha1.Ready, c.disabled == "" && c.invalid == "", reason, status.Reason, time.Time{})
+	set(remediationv1alpha1.Ready, c.disabled == "" && !isInvalid, reason, status.Reason, time.Time{})
 	if c.rule.Bound.Cooldown == 0 {
 		meta.RemoveStatusCondition(&status.Conditions, remediationv1alpha1.StormActive)
 		meta.RemoveStatusCondition(&status.Conditions, remediationv1alpha1.StormCooldownActive)

@@ -297,7 +297,7 @@ func TestAssignmentEqualsANaiveAssignment(t *testing.T) {
 					h.policy(anyOf(names), selecting("zone", anyOf(zones)))
 				case "bad":
 					h.policy(anyOf(names), func(p *v1alpha1.RepairPolicy) {
-						p.Spec.Repair.MaxUnhealthy = ofAtMost("900%").MaxUnhealthy
+						p.Spec.Repair = *ofAtMost("900%")
 						if p.Spec.NodePool == "" && p.Spec.Selector == nil {
 							p.Spec.NodePool = "p"
 						}
@@ -422,7 +422,7 @@ func TestTheStatusOfAPolicy(t *testing.T) {
 			t.Errorf("without its pool: %+v", is)
 		}
 		h.pool("default", nil)
-		h.policy("p", func(p *v1alpha1.RepairPolicy) { p.Spec.Repair.MaxUnhealthy = ofAtMost("1").MaxUnhealthy })
+		h.policy("p", func(p *v1alpha1.RepairPolicy) { p.Spec.Repair = *ofAtMost("1") })
 		h.launches("default", "a", "b", "c")
 		h.breaks(corev1.ConditionTrue, "b")
 		enginetest.Pass(time.Minute)
@@ -540,7 +540,7 @@ func (h *nodePoolFixture) measured(rule triage.RuleID) map[string]int {
 func TestAStartingNodeIsHealthyUntilItsTimeout(t *testing.T) {
 	withNodePools(t, func(h *nodePoolFixture) {
 		h.pool("default", nil)
-		h.policy("p", forPool("default"), func(p *v1alpha1.RepairPolicy) { p.Spec.Repair.MaxUnhealthy = ofAtMost("1").MaxUnhealthy })
+		h.policy("p", forPool("default"), func(p *v1alpha1.RepairPolicy) { p.Spec.Repair = *ofAtMost("1") })
 		h.launches("default", "x", "y")
 		for _, name := range []string{"a", "b"} {
 			h.api.launch(name, "default", unready)
@@ -864,4 +864,101 @@ func TestALabelledNodeIsReadyWithoutNodeClaims(t *testing.T) {
 			}, timed)
 		})
 	}
+}
+
+// A pause stops new repairs of a policy or of a block, and continues those that have begun. Mode
+// Observe starts nothing either.
+func TestAnnotationsAndModesStopNewRepairs(t *testing.T) {
+	type switched struct {
+		annotations map[string]string
+		mode        v1alpha1.PolicyMode // of a RepairPolicy
+		code        triage.Code
+		says        string
+		shown       v1alpha1.Mode
+	}
+	pause := switched{map[string]string{v1alpha1.PausedAnnotation: "a test"}, "", triage.OnHold, "paused by annotation: a test", v1alpha1.Paused}
+	for name, test := range map[string]struct {
+		isBlock bool
+		switched
+	}{
+		"a paused policy":                 {false, pause},
+		"a paused block":                  {true, pause},
+		"a policy that observes":          {false, switched{nil, v1alpha1.PolicyObserve, triage.DryRun, "would begin termination", v1alpha1.Observe}},
+		"a block that observes":           {true, switched{map[string]string{v1alpha1.ModeAnnotation: "Observe"}, "", triage.DryRun, "would begin termination", v1alpha1.Observe}},
+		"a block with an unknown mode":    {true, switched{map[string]string{v1alpha1.ModeAnnotation: "Watch"}, "", triage.OnHold, "want Enforce or Observe", v1alpha1.Enforce}},
+		"the ready timeout of that block": {true, pause},
+	} {
+		t.Run(name, func(t *testing.T) {
+			withNodePools(t, func(h *nodePoolFixture) {
+				kind := policykind.Repair
+				block := ofAtMost("2")
+				set := func(s switched) {
+					if test.isBlock {
+						h.pool("default", block, func(p *repairblock.Pool) { p.Annotations = s.annotations })
+						return
+					}
+					before := h.repairs.policies["p"]
+					h.policy("p", forPool("default"), func(p *v1alpha1.RepairPolicy) {
+						p.Annotations, p.Spec.Mode, p.Spec.Repair = s.annotations, s.mode, *block
+						if before != nil && before.object.Spec.Mode == s.mode { // as the API server does
+							p.Generation--
+						}
+					})
+				}
+				h.pool("default", nil)
+				set(switched{})
+				h.launches("default", "a", "c", "d")
+				if name == "the ready timeout of that block" {
+					kind = policykind.ReadyTimeout
+					h.api.launch("b", "default", unready)
+					h.deliver()
+				} else {
+					h.launches("default", "b")
+				}
+				h.breaks(corev1.ConditionTrue, "a")
+				h.advance(30 * time.Minute)
+				h.terminates("a")
+				set(test.switched)
+				h.breaks(corev1.ConditionTrue, "b")
+				h.advance(30 * time.Minute)
+				h.WantNoTask("b")
+				if is := h.finding(kind, "b"); is.Code != test.code || !strings.Contains(is.String(), test.says) {
+					t.Errorf("the node says %s", is)
+				}
+				var status v1alpha1.RepairPolicyStatus
+				if test.isBlock {
+					status = h.mirrorOf("default")
+				} else {
+					status = h.statusOf("p")
+				}
+				accepted, ready := meta.FindStatusCondition(status.Conditions, v1alpha1.Accepted), meta.FindStatusCondition(status.Conditions, v1alpha1.Ready)
+				if status.Mode != test.shown || accepted.Reason == "Followed" || !strings.HasPrefix(ready.Message, accepted.Message+"; ") {
+					t.Errorf("the status has mode %s: %+v", status.Mode, status.Conditions)
+				}
+				if isInvalid := accepted.Reason == "Invalid"; isInvalid != slices.ContainsFunc(h.Events, func(e treat.Event) bool {
+					return e.EventReason == treat.NotAccepted && strings.Contains(e.Failure, test.says)
+				}) {
+					t.Errorf("the policy is invalid: %t, and there are the Events %+v", isInvalid, h.Events)
+				}
+				set(switched{})
+				h.WantTask("b", nodeclaim.TerminateClaim)
+			}, func(c *Config) {
+				if name == "the ready timeout of that block" {
+					c.ReadyTimeout = 10 * time.Minute
+				}
+			})
+		})
+	}
+}
+
+// mirrorOf returns the status of the mirror of a pool.
+func (h *nodePoolFixture) mirrorOf(pool string) v1alpha1.RepairPolicyStatus {
+	sum := &repairCounts{}
+	for id, r := range h.repairs.followed {
+		if r.policy == nil && r.pool == pool {
+			counts, _ := h.Core().Population(id)
+			sum.add(h.repairs.countRepair(r, counts))
+		}
+	}
+	return h.repairs.mirrorContent(h.repairs.pools[pool], &poolMirror{}, sum).Status
 }

@@ -5,8 +5,11 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
 	"github.com/resourcestack/autohealer/internal/engine"
+	"github.com/resourcestack/autohealer/internal/observe"
 	"github.com/resourcestack/autohealer/internal/policykind"
+	"github.com/resourcestack/autohealer/internal/repairblock"
 	"github.com/resourcestack/autohealer/internal/text"
 	"github.com/resourcestack/autohealer/internal/treat"
 	"github.com/resourcestack/autohealer/internal/triage"
@@ -49,6 +52,22 @@ func (r *Policy) reportPoolReleased(name, message string) {
 	r.host.Logger().Info("pool released", "nodePool", name, "reason", message)
 	if pool := r.pools[name]; pool != nil {
 		r.host.Event(treat.Event{Related: []*corev1.ObjectReference{treat.AboutNodePool(pool)}, EventReason: treat.PoolReleased, Message: "NodePool " + name + " is released: " + message})
+	}
+}
+
+// reportMode reports that the annotation for the mode of a pool is invalid, or valid again.
+func (r *Policy) reportMode(before, pool *repairblock.Pool) {
+	was, is := "", observe.AnnotatedSwitches(pool.Annotations).Problem
+	if before != nil {
+		was = observe.AnnotatedSwitches(before.Annotations).Problem
+	}
+	switch is {
+	case was:
+	case "":
+		r.host.Event(treat.Event{Policy: treat.AboutNodePool(pool), EventReason: treat.Accepted, Message: "the annotation " + v1alpha1.ModeAnnotation + " is valid again"})
+	default:
+		r.host.Logger().Warn("mode of a pool invalid", "nodePool", pool.Name, "err", is)
+		r.host.Event(treat.Event{Policy: treat.AboutNodePool(pool), EventReason: treat.NotAccepted, Failure: is})
 	}
 }
 

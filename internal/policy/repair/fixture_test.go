@@ -38,6 +38,7 @@ type nodePoolFixture struct {
 	repairs      *Policy
 	policies     *watch.Optional[*v1alpha1.RepairPolicy]
 	claims       *watch.Optional[*karpenter.NodeClaim]
+	leases       *watch.Optional[*coordinationv1.Lease]
 	kinds        *watch.Kinds
 	remediations *treatment.Treatment
 	api          *fakeAPI
@@ -109,11 +110,11 @@ func nodePoolFixtureIn(t *testing.T, w *fakeAPI, changes ...func(*Config)) *node
 	}
 	h := &nodePoolFixture{
 		Fixture: enginetest.New(t), policies: enginetest.Empty(t, &v1alpha1.RepairPolicy{}), claims: enginetest.Empty(t, &karpenter.NodeClaim{}),
-		kinds: &watch.Kinds{Start: func(func(context.Context)) context.CancelFunc { return func() {} }},
-		api:   w, pools: &poolBox{changed: map[string]*repairblock.Pool{}}, heard: map[string]int{},
+		leases: enginetest.Empty(t, &coordinationv1.Lease{}), kinds: &watch.Kinds{Start: func(func(context.Context)) context.CancelFunc { return func() {} }},
+		api: w, pools: &poolBox{changed: map[string]*repairblock.Pool{}}, heard: map[string]int{},
 	}
 	claims := nodeclaim.New(h, h.claims)
-	h.remediations = treatment.New(h, enginetest.Empty(t, &coordinationv1.Lease{}), h.kinds)
+	h.remediations = treatment.New(h, h.leases, h.kinds)
 	h.repairs = New(h, cfg, Dependencies{Inbox: h.policies, Pools: h.pools, Machines: claims, Remediations: h.remediations, Metrics: NewMetrics()})
 	claims.Serve(h.repairs)
 	h.remediations.Serve(h.repairs)
@@ -216,9 +217,9 @@ func budgets(of ...karpenter.Budget) func(*repairblock.Pool) {
 	return func(p *repairblock.Pool) { p.Spec.Disruption.Budgets = of }
 }
 
-// ofAtMost returns a repair block with this bound.
+// ofAtMost returns a repair block with this bound, and without a threshold.
 func ofAtMost(n string) *v1alpha1.RepairSpec {
-	return &v1alpha1.RepairSpec{MaxUnhealthy: new(intstr.Parse(n))}
+	return &v1alpha1.RepairSpec{MaxConcurrent: new(intstr.Parse(n)), UnhealthyThreshold: new(intstr.FromString("100%"))}
 }
 
 // storeClaim stores a new version of a claim.

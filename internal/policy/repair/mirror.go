@@ -10,6 +10,7 @@ import (
 	"github.com/resourcestack/autohealer/internal/format"
 	"github.com/resourcestack/autohealer/internal/karpenter"
 	"github.com/resourcestack/autohealer/internal/mirror"
+	"github.com/resourcestack/autohealer/internal/observe"
 	"github.com/resourcestack/autohealer/internal/repairblock"
 	"github.com/resourcestack/autohealer/internal/status"
 	"github.com/resourcestack/autohealer/internal/treat"
@@ -77,9 +78,10 @@ func (r *Policy) mirrorContent(pool *repairblock.Pool, of *poolMirror, sum *repa
 	if pool.Block != nil {
 		result.AcceptedSpec = format.EncodeSpec(mirrorSpec(pool.Name, pool.Block))
 	}
+	result.Mode = observe.AnnotatedSwitches(pool.Annotations).Mode()
 	accepted := r.acceptedBlock(pool)
 	accepted.ObservedGeneration = of.Generation()
-	r.setConditions(&result, accepted, pool.Problem != "" && pool.Block != nil, sum)
+	r.setConditions(&result, accepted, accepted.Status != metav1.ConditionTrue && pool.Block != nil, sum)
 	return &mirrorContent{Spec: mirrorSpec(pool.Name, newest), Status: result}
 }
 
@@ -99,11 +101,15 @@ func mirrorSpec(pool string, block *v1alpha1.RepairSpec) v1alpha1.RepairPolicySp
 // acceptedBlock returns the condition Accepted of the block of a pool.
 func (r *Policy) acceptedBlock(pool *repairblock.Pool) metav1.Condition {
 	accepted := metav1.Condition{Type: v1alpha1.Accepted, Status: metav1.ConditionTrue, Reason: "Followed", Message: "the block is followed"}
-	switch {
+	switch switches := observe.AnnotatedSwitches(pool.Annotations); {
 	case pool.Problem != "":
 		accepted.Status, accepted.Reason, accepted.Message = metav1.ConditionFalse, "Invalid", pool.Problem
+	case switches.Problem != "":
+		accepted.Status, accepted.Reason, accepted.Message = metav1.ConditionFalse, "Invalid", switches.Problem
 	case !isEnabled(pool.Block):
 		accepted.Reason, accepted.Message = "SwitchedOff", "the block is disabled: nothing is repaired"
+	case switches.Mode() != v1alpha1.Enforce:
+		accepted.Reason, accepted.Message = modeReason(switches)
 	case pool.Block.ReadyTimeout != "" && r.cfg.ReadyTimeout == 0:
 		accepted.Message += "; spec.repair.readyTimeout: " + validate.ReadyTimeoutsOffMessage
 	}

@@ -318,6 +318,9 @@ func (r *Policy) takePolicies(now time.Time) {
 // upsertPool stores a pool, nil if it is gone.
 func (r *Policy) upsertPool(now time.Time, name string, pool *repairblock.Pool) {
 	before := r.pools[name]
+	if pool != nil {
+		r.reportMode(before, pool)
+	}
 	if pool == nil {
 		delete(r.pools, name)
 		r.host.Retire(now, timeoutRule(name)) // with all counters of the pool
@@ -362,9 +365,14 @@ func (r *Policy) upsertPolicy(now time.Time, object *v1alpha1.RepairPolicy) {
 	}
 	pol.status.Observe(object, object.Status)
 	isSame := pol.object != nil && pol.object.Generation == object.Generation
+	paused := ""
+	if isSame {
+		paused = pol.switches().Paused
+	}
 	pol.object, pol.status.Stale = object, true
 	r.host.Statuses().Schedule(now)
-	if isSame {
+	if isSame { // annotations do not change the generation
+		r.changed = r.changed || pol.switches().Paused != paused
 		return
 	}
 	r.changed = true
@@ -486,6 +494,7 @@ func (r *Policy) rules() map[triage.RuleID]*repairRule {
 		if err != nil { // it was validated before, so it compiles
 			return
 		}
+		r.switchesOf(next).Apply(&rule)
 		next.rule = rule
 		wanted[rule.ID] = next
 	}
@@ -530,6 +539,22 @@ func (r *Policy) rules() map[triage.RuleID]*repairRule {
 		}
 	}
 	return wanted
+}
+
+// switchesOf returns whether the policy of a rule acts: a RepairPolicy, or a NodePool for its own block
+// and for the defaults.
+func (r *Policy) switchesOf(rule *repairRule) observe.Switches {
+	if rule.policy != nil {
+		return rule.policy.switches()
+	}
+	return observe.AnnotatedSwitches(r.pools[rule.pool].Annotations)
+}
+
+// switches returns whether the policy acts. Its newest version counts, even if that is invalid: a user
+// can always switch a policy off.
+func (p *repairPolicy) switches() observe.Switches {
+	observes := p.object.Spec.Mode == v1alpha1.PolicyObserve || p.inForce != nil && p.inForce.Spec.Mode == v1alpha1.PolicyObserve
+	return observe.PolicySwitches(p.object.Annotations, observes)
 }
 
 // statementsOf returns what the provider of a pool states.

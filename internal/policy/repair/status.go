@@ -14,6 +14,7 @@ import (
 
 	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
 	"github.com/resourcestack/autohealer/internal/format"
+	"github.com/resourcestack/autohealer/internal/observe"
 	"github.com/resourcestack/autohealer/internal/policykind"
 	"github.com/resourcestack/autohealer/internal/status"
 	"github.com/resourcestack/autohealer/internal/summary"
@@ -104,7 +105,8 @@ func (r *Policy) isReady(policy policykind.Policy) bool {
 		accepted := r.accepted(r.policies[policy.Name])
 		return accepted.Status == metav1.ConditionTrue
 	case "NodePool":
-		return r.pools[policy.Name] != nil && r.pools[policy.Name].Problem == ""
+		pool := r.pools[policy.Name]
+		return pool != nil && pool.Problem == "" && observe.AnnotatedSwitches(pool.Annotations).Problem == ""
 	}
 	return true
 }
@@ -179,6 +181,7 @@ func (r *Policy) statusOf(pol *repairPolicy, sum *repairCounts) v1alpha1.RepairP
 	if pol.accepted != nil {
 		result.AcceptedSpec = format.EncodeSpec(pol.accepted.Spec)
 	}
+	result.Mode = pol.switches().Mode()
 	r.setConditions(&result, r.accepted(pol), pol.problem != "" && pol.inForce != nil, sum)
 	conflict := metav1.Condition{
 		Type: v1alpha1.Conflict, Status: metav1.ConditionFalse, Reason: "NoConflict", Message: "no other policy governs a node that this policy selects", ObservedGeneration: pol.object.Generation,
@@ -226,7 +229,7 @@ func (r *Policy) countsStatus(generation int64, conditions []metav1.Condition, s
 func tolerations(signals []triage.Signal) []v1alpha1.ConditionRepair {
 	list := []v1alpha1.ConditionRepair{}
 	for _, s := range signals {
-		one := v1alpha1.ConditionRepair{ConditionType: s.Condition, ConditionStatus: s.Status.String(), Reason: s.Reason, Toleration: "Never"}
+		one := v1alpha1.ConditionRepair{ConditionType: s.Condition, ConditionStatus: s.Status.String(), Reason: s.Reason, Toleration: "Never", Urgent: s.Urgent}
 		if s.For != triage.Never {
 			one.Toleration = text.Duration(s.For)
 		}
@@ -255,6 +258,8 @@ func (r *Policy) accepted(pol *repairPolicy) metav1.Condition {
 		accepted.Status, accepted.Reason, accepted.Message = metav1.ConditionFalse, "Invalid", pol.problemMessage()
 	case !isEnabled(&pol.object.Spec.Repair):
 		accepted.Reason, accepted.Message = "SwitchedOff", "the policy is disabled: nothing is repaired"
+	case pol.switches().Mode() != v1alpha1.Enforce:
+		accepted.Reason, accepted.Message = modeReason(pol.switches())
 	case pool != "" && r.pools[pool] == nil:
 		accepted.Reason, accepted.Message = "NoSuchNodePool", "there is no NodePool "+pool+" yet"
 	case r.isShadowed(pol):
@@ -263,6 +268,14 @@ func (r *Policy) accepted(pol *repairPolicy) metav1.Condition {
 		accepted.Message += "; spec.repair.readyTimeout: " + validate.ReadyTimeoutsOffMessage
 	}
 	return accepted
+}
+
+// modeReason says why a policy or a repair block does not act.
+func modeReason(s observe.Switches) (reason, message string) {
+	if s.Observe {
+		return "DryRun", "nodes are evaluated, but nothing is repaired"
+	}
+	return "Paused", s.Paused + ": no new repair starts"
 }
 
 // setConditions sets the conditions that policies and repair blocks have. keepsPrevious says that

@@ -69,8 +69,8 @@ func (r *Policy) VetoTermination(now time.Time, n *engine.Node, m machine.Machin
 		return "its policy is gone"
 	case r.nodeOf(n).veto != "":
 		return r.nodeOf(n).veto
-	case r.host.Core().Hold(rule) != "":
-		return r.host.Core().Hold(rule)
+	case r.host.Core().Hold(n.Object.Name, rule) != "":
+		return r.host.Core().Hold(n.Object.Name, rule)
 	case r.host.IsOverBound(rule):
 		return "more nodes are in repair than the bound allows now"
 	case followed.pool == "":
@@ -158,10 +158,12 @@ func (r *Policy) addVetoes(now time.Time, n *engine.Node, facts *triage.Node) {
 			veto("NodePool " + name + " is annotated " + by)
 		}
 	}
-	if message := r.remediations.ForeignLease(now, n.Object.Name); message != "" {
+	m, problem := r.machines.MachineOf(n.Object)
+	// A remediation takes the Lease, so it always waits for the Lease.
+	respect := r.host.Respect()
+	if message := r.remediations.ForeignLease(now, n.Object.Name); message != "" && (respect == nil || respect.Maintenance || m == nil) {
 		veto(message)
 	}
-	m, problem := r.machines.MachineOf(n.Object)
 	followed := r.followed[known.assigned.repair()]
 	known.isStandalone = r.isStandalone(m, followed) && m.Mark() == nil
 	if m != nil {

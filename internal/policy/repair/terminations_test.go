@@ -15,6 +15,7 @@ import (
 	"github.com/resourcestack/autohealer/internal/enginetest"
 	"github.com/resourcestack/autohealer/internal/karpenter"
 	"github.com/resourcestack/autohealer/internal/ledger"
+	"github.com/resourcestack/autohealer/internal/nodelease"
 	"github.com/resourcestack/autohealer/internal/ownership"
 	"github.com/resourcestack/autohealer/internal/policykind"
 	"github.com/resourcestack/autohealer/internal/repairblock"
@@ -128,8 +129,12 @@ func TestAChangeToForcefulEndsADrain(t *testing.T) {
 		h.WantNoTask("a")
 		block = ofAtMost("1")
 		block.Termination = v1alpha1.Forceful
+		block.Windows = []v1alpha1.Window{{Schedule: "0 12 * * *", Duration: "1h"}}
 		h.pool("default", block)
 		h.runRound()
+		h.WantNoTask("a")
+		h.advance(time.Until(time.Date(2000, time.January, 1, 12, 0, 0, 0, time.UTC)))
+		h.advance(time.Minute)
 		h.WantTask("a", nodeclaim.ForceTermination)
 		h.runs("a", how{})
 		testkit.Same(t, h.api.claims["claim-a"].Annotations[karpenter.TerminationTimestampAnnotation], treat.Deadline(time.Now()), "the deadline of the claim")
@@ -137,6 +142,59 @@ func TestAChangeToForcefulEndsADrain(t *testing.T) {
 		if last := h.Events[len(h.Events)-1]; last.EventReason != treat.NodeRepaired || !strings.Contains(last.Message, "Ending the drain of NodeClaim claim-a by force") {
 			t.Errorf("the last Event is %+v", last)
 		}
+	})
+}
+
+// A NodeClaim that another client deletes keeps every treatment from its node. If the guardrails do not
+// respect that, it keeps only terminations, which would delete the NodeClaim again.
+func TestGuardrailsDecideAboutDeletedNodeClaims(t *testing.T) {
+	withNodePools(t, func(h *nodePoolFixture) {
+		block := ofAtMost("1")
+		block.Termination = v1alpha1.Graceful
+		h.pool("default", block)
+		h.launches("default", "a", "b", "c")
+		check := triage.RuleID{Kind: policykind.NodeHealthCheck, Name: "check"}
+		testkit.Must(t, h.Core().SetRule(time.Now(), triage.Rule{
+			ID: check, When: triage.When{Signals: []triage.Signal{{Condition: "Broken", Status: triage.True}}}, Response: triage.Response{Ladder: []triage.Step{{Action: triage.Remediate}}},
+		}))
+		h.api.changeClaim("claim-a", func(c *karpenter.NodeClaim) { c.DeletionTimestamp = new(metav1.Now()) })
+		h.breaks(corev1.ConditionTrue, "a")
+		h.advance(time.Hour)
+		wants := func(repair, remediation triage.Code) {
+			t.Helper()
+			testkit.Same(t, h.finding(policykind.Repair, "a").Code, repair, "the repair")
+			testkit.Same(t, h.finding(policykind.NodeHealthCheck, "a").Code, remediation, "the remediation")
+		}
+		wants(triage.Vetoed, triage.Vetoed)
+		h.SetRespect(time.Now(), &dialect.Respect{})
+		wants(triage.Vetoed, triage.Treating)
+		h.SetRespect(time.Now(), &dialect.Respect{DeletingMachines: true})
+		wants(triage.Vetoed, triage.Vetoed)
+	})
+}
+
+// The Lease of a maintenance tool keeps a node from being terminated, unless the guardrails do not
+// respect maintenance.
+func TestGuardrailsDecideAboutLeases(t *testing.T) {
+	withNodePools(t, func(h *nodePoolFixture) {
+		h.pool("default", ofAtMost("1"))
+		h.launches("default", "a", "b", "c")
+		lease := nodelease.Take(nil, h.Node("a").Object, "drainer", 24*time.Hour, time.Now())
+		lease.ResourceVersion = "1"
+		testkit.Must(t, h.leases.Update(lease))
+		h.breaks(corev1.ConditionTrue, "a")
+		h.advance(time.Hour)
+		for _, respect := range []*dialect.Respect{nil, {Maintenance: true}} {
+			h.SetRespect(time.Now(), respect)
+			h.runRound()
+			h.WantNoTask("a")
+			if is := h.finding(policykind.Repair, "a"); is.Code != triage.Vetoed || !strings.Contains(is.String(), "drainer holds the node's Lease") {
+				t.Errorf("with %+v the finding is %v", respect, is)
+			}
+		}
+		h.SetRespect(time.Now(), &dialect.Respect{})
+		h.runRound()
+		h.WantTask("a", nodeclaim.TerminateClaim)
 	})
 }
 
@@ -158,6 +216,10 @@ func TestDrainsOfOthersAreEndedByForce(t *testing.T) {
 		if is := h.finding(policykind.Repair, "a"); is.Code != triage.Vetoed || !strings.Contains(is.String(), "NodeClaim claim-a is being deleted") {
 			t.Errorf("what is said of it: %v", is)
 		}
+		windowed := ofAtMost("1")
+		windowed.Windows = []v1alpha1.Window{{Schedule: "0 12 * * *", Duration: "1h"}}
+		h.pool("default", windowed)
+		h.WantNoTask("a")
 		h.pool("default", ofAtMost("1"))
 		h.WantTask("a", nodeclaim.ForceTermination)
 		h.WantNoTask("b")
@@ -297,6 +359,11 @@ func TestATerminationIsCancelled(t *testing.T) {
 		"the block is switched off": {func(h *nodePoolFixture) {
 			block := ofAtMost("1")
 			block.Enabled = new(false)
+			h.pool("default", block)
+		}, triage.Vetoed},
+		"the window closes": {func(h *nodePoolFixture) {
+			block := ofAtMost("1")
+			block.Windows = []v1alpha1.Window{{Schedule: "0 12 * * *", Duration: "1h"}}
 			h.pool("default", block)
 		}, triage.Vetoed},
 		"the budget is used up": {func(h *nodePoolFixture) {

@@ -43,7 +43,7 @@ func withStaticNodes(t *testing.T, test func(h *nodePoolFixture)) {
 			}
 			h.api.storeNode(n)
 		}
-		h.policy("p", selecting("plain", "yes"), func(p *v1alpha1.RepairPolicy) { p.Spec.Repair.MaxUnhealthy = ofAtMost("1").MaxUnhealthy })
+		h.policy("p", selecting("plain", "yes"), func(p *v1alpha1.RepairPolicy) { p.Spec.Repair = *ofAtMost("1") })
 		h.deliver()
 		test(h)
 	})

@@ -261,8 +261,11 @@ func (nc *Treatment) nextTask(now time.Time, nodeTasks *engine.NodeTasks, state 
 	}
 	if c.IsEnding() {
 		// Its policy was changed meanwhile.
-		if c.mark != nil && how.Mode == v1alpha1.Forceful && !c.isForced(now) && nc.policy.VetoForcing(state) == "" && nc.host.Core().Hold(planned.Rule) == "" {
+		switch mayForce := c.mark != nil && how.Mode == v1alpha1.Forceful && !c.isForced(now) && nc.policy.VetoForcing(state) == ""; {
+		case mayForce && nc.host.Core().Hold(nodeTasks.Node, planned.Rule) == "":
 			return nc.forcing(now, state, c, planned.Reason), due
+		case mayForce: // a window may open
+			due = times.Earliest(due, now.Add(forceAgain))
 		}
 		return nil, due
 	}
@@ -314,11 +317,16 @@ func (w *Work) Run(ctx context.Context, r *engine.TaskResult) error {
 	return nil
 }
 
-// runTerminate checks the node again, marks its claim, and deletes it. Both writes
+// runTerminate checks the pods and the node again, marks its claim, and deletes it. Both writes
 // carry the claim's version, so a concurrent change of the claim is seen first.
 func (w *Work) runTerminate(ctx context.Context, r *engine.TaskResult) error {
 	host := w.claims.host
-	if isStill, err := host.IsUnchanged(ctx, r); err != nil || !isStill {
+	if !w.IsMarked() {
+		if isProtected, err := host.IsProtected(ctx, r); err != nil || isProtected {
+			return err
+		}
+	}
+	if isStill, err := host.IsUnchanged(ctx, r); err != nil || !isStill { // the list of pods may have been slow
 		return err
 	}
 	claim := w.Claim
@@ -392,7 +400,7 @@ func (w *Work) Done(now time.Time, r *engine.TaskResult) {
 	}
 	nc.reobserveDirty(now)
 	r.Begun = w.IsMarked() || w.Current != nil
-	r.Learned = w.Current != nil || w.Gone
+	r.Learned = r.Learned || w.Current != nil || w.Gone
 	switch {
 	case r.Outcome != treat.Made:
 	case w.Does == TerminateClaim:

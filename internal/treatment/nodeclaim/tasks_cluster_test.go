@@ -18,6 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
+	"github.com/resourcestack/autohealer/internal/dialect"
 	"github.com/resourcestack/autohealer/internal/engine"
 	"github.com/resourcestack/autohealer/internal/enginetest"
 	"github.com/resourcestack/autohealer/internal/karpenter"
@@ -39,6 +40,7 @@ type claimClusterFixture struct {
 	api client.WithWatch
 	// onPatch and onDelete replace the API server's answer, nil for none.
 	onPatch, onDelete error
+	respect           *dialect.Respect
 	name              string // of the node and its claim
 }
 
@@ -51,12 +53,13 @@ func TestClaimsInACluster(t *testing.T) {
 	api, err := client.NewWithWatch(cluster.AdminConfig(), client.Options{Scheme: scheme})
 	testkit.Must(t, err)
 	for name, test := range map[string]func(*claimClusterFixture){
-		"marked":   (*claimClusterFixture).marked,
-		"changed":  (*claimClusterFixture).changed,
-		"gone":     (*claimClusterFixture).gone,
-		"refused":  (*claimClusterFixture).refused,
-		"kept":     (*claimClusterFixture).kept,
-		"in-pages": (*claimClusterFixture).inPages,
+		"marked":    (*claimClusterFixture).marked,
+		"changed":   (*claimClusterFixture).changed,
+		"gone":      (*claimClusterFixture).gone,
+		"refused":   (*claimClusterFixture).refused,
+		"kept":      (*claimClusterFixture).kept,
+		"in-pages":  (*claimClusterFixture).inPages,
+		"protected": (*claimClusterFixture).protected,
 	} {
 		t.Run(name, func(t *testing.T) { test(&claimClusterFixture{T: t, api: api, name: name}) })
 	}
@@ -122,6 +125,7 @@ func (y *claimClusterFixture) runs(e *engine.Task, want treat.Outcome) claimResu
 		})
 	})
 	claimWork(e).claims = New(f, nil)
+	f.SetRespect(time.Now(), y.respect)
 	r := f.RunTask(y.Context(), y.name, e)
 	if r.Outcome != want {
 		y.Fatalf("the outcome is %s (%v), want %s", r.Outcome, r.Err, want)
@@ -160,6 +164,25 @@ func (y *claimClusterFixture) gone() {
 	if r := y.runs(e, treat.Stale); r.Err != nil || r.Current != nil || !r.Gone || r.Deleted {
 		y.Errorf("the report: %+v", r)
 	}
+}
+
+// A pod protects its node from a termination that has not begun. If the claim has its mark, it has.
+func (y *claimClusterFixture) protected() {
+	testkit.Must(y.T, client.IgnoreAlreadyExists(y.api.Create(y.Context(), &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "default"}})))
+	testkit.Must(y.T, y.api.Create(y.Context(), &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "db", Annotations: map[string]string{"karpenter.sh/do-not-disrupt": "true"}},
+		Spec:       corev1.PodSpec{NodeName: y.name, Containers: []corev1.Container{{Name: "main", Image: "example.com/main"}}},
+	}))
+	y.respect = &dialect.Respect{DoNotDisrupt: true}
+	e := y.newTask()
+	if r := y.runs(e, treat.Stale); r.Err != nil || !r.Learned || r.Current != nil || r.Deleted {
+		y.Errorf("the report: %+v", r)
+	}
+	is := y.stored(y.name)
+	testkit.Check(y.T, is.DeletionTimestamp == nil && is.Annotations[ownership.MarkAnnotation] == "", "the claim is %+v", is.ObjectMeta)
+	marked := *e
+	marked.Work = &Work{Does: TerminateClaim, Claim: is}
+	y.runs(&marked, treat.Made)
 }
 
 func conflict(name string) error {

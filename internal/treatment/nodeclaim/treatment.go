@@ -16,6 +16,7 @@ import (
 	"github.com/resourcestack/autohealer/internal/karpenter"
 	"github.com/resourcestack/autohealer/internal/ledger"
 	"github.com/resourcestack/autohealer/internal/ownership"
+	"github.com/resourcestack/autohealer/internal/policykind"
 	"github.com/resourcestack/autohealer/internal/triage"
 	"github.com/resourcestack/autohealer/internal/watch"
 )
@@ -296,10 +297,22 @@ func (nc *Treatment) AddFacts(now time.Time, state *engine.Node, facts *triage.N
 	nc.addStartFacts(state, c, facts)
 	if c != nil {
 		if how, is := c.Disrupted(); is && (c.mark == nil || c.mark.NodeUID != state.Object.UID) {
-			facts.Vetoes = append(facts.Vetoes, triage.Veto{Reason: "NodeClaim " + c.Name + " " + how})
+			nc.addDisruptionVeto(facts, "NodeClaim "+c.Name+" "+how)
 		}
 	}
 	nc.addMarkFacts(now, state, facts)
+}
+
+// addDisruptionVeto adds that another client disrupts the claim. Without respect for that, only
+// terminations do not start: they would delete the claim a second time.
+func (nc *Treatment) addDisruptionVeto(facts *triage.Node, message string) {
+	if respect := nc.host.Respect(); respect == nil || respect.DeletingMachines {
+		facts.Vetoes = append(facts.Vetoes, triage.Veto{Reason: message})
+		return
+	}
+	for _, kind := range [...]triage.Kind{policykind.Repair, policykind.ReadyTimeout} {
+		facts.Vetoes = append(facts.Vetoes, triage.Veto{Kind: kind, Reason: message})
+	}
 }
 
 // addStartFacts adds whether the node is ready for work. The claim names the startup

@@ -19,6 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 
 	remediationv1alpha1 "github.com/resourcestack/autohealer/api/remediation/v1alpha1"
+	"github.com/resourcestack/autohealer/internal/dialect"
 	"github.com/resourcestack/autohealer/internal/engine"
 	"github.com/resourcestack/autohealer/internal/enginetest"
 	"github.com/resourcestack/autohealer/internal/format"
@@ -595,5 +596,17 @@ func TestADeletedHealthCheckLeavesNoSeries(t *testing.T) {
 		if now() != 0 || counts() != 0 {
 			t.Errorf("%d series of now and %d counts are left", now(), counts())
 		}
+	})
+}
+
+// If guardrails are in force, they decide whether the label of medik8s keeps a node from remediation.
+func TestGuardrailsDecideAboutTheExcludeLabel(t *testing.T) {
+	withHealthCheck(t, func(w *healthCheckFixture) {
+		w.node("a", corev1.ConditionTrue, func(n *corev1.Node) { n.Labels = map[string]string{remediation.ExcludeLabel: remediation.ExcludeValue} })
+		w.WantNoTask("a")
+		testkit.Same(t, w.finding("a"), triage.Vetoed, "the node without guardrails")
+		w.SetRespect(time.Now(), &dialect.Respect{})
+		w.runRound()
+		w.WantTask("a", CreateRemediation)
 	})
 }

@@ -389,11 +389,14 @@ func (w *Work) Run(ctx context.Context, r *engine.TaskResult) (err error) {
 	return err
 }
 
-// runCreate takes the node's Lease, checks the node again, asks the engine
+// runCreate looks for pods that protect the node, takes the node's Lease, checks the node again, asks the engine
 // again, and creates the object. While the task waited for the Lease, the node may have
 // recovered or the gate may have closed. Then the task ends without creating the object.
 func (w *Work) runCreate(ctx context.Context, r *engine.TaskResult) error {
 	host := w.remediations.host
+	if isProtected, err := host.IsProtected(ctx, r); err != nil || isProtected {
+		return err
+	}
 	// Without the namespace for Leases, no other component can hold a Lease.
 	if err := w.obtainLease(ctx, r); err != nil && !apierrors.IsNotFound(err) || r.Outcome == treat.Stale {
 		return err

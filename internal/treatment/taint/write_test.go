@@ -3,12 +3,18 @@ package taint
 import (
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
 	"github.com/resourcestack/autohealer/internal/engine"
 	"github.com/resourcestack/autohealer/internal/enginetest"
+	"github.com/resourcestack/autohealer/internal/nodepause"
+	"github.com/resourcestack/autohealer/internal/testkit"
 	"github.com/resourcestack/autohealer/internal/treat"
 	"github.com/resourcestack/autohealer/internal/triage"
 )
@@ -155,5 +161,55 @@ func TestRefusedWritesBackOff(t *testing.T) {
 		if wait := time.Until(wr.notBefore); wait > engine.FirstRefusedRetry {
 			t.Errorf("an old refusal makes the next one wait for %s", wait)
 		}
+	})
+}
+
+// The end of a pause needs no event of the watch. The same write places the taint that waited and
+// removes the annotation.
+func TestTheEndOfAPause(t *testing.T) {
+	open(t, func(c *fixture) {
+		rule := setRule("set")
+		testkit.Must(t, c.Core().SetRule(time.Now(), triage.Rule{
+			ID:       rule,
+			When:     triage.When{Signals: []triage.Signal{{Condition: "Broken", Status: triage.True}}},
+			Response: triage.Response{Taint: &triage.TaintResponse{Key: "k", Effect: triage.NoSchedule}},
+		}))
+		until := time.Now().Add(time.Hour)
+		broken := version("broken", "1")
+		broken.Annotations = map[string]string{nodepause.Annotation: "until=" + until.Format(time.RFC3339) + " by=anna"}
+		healthy := broken.DeepCopy()
+		healthy.Name = "healthy"
+		broken.Status.Conditions = []corev1.NodeCondition{{Type: "Broken", Status: corev1.ConditionTrue, LastTransitionTime: metav1.Now()}}
+		c.deliver(broken)
+		c.deliver(healthy)
+		plan := testkit.Value(c.planOf("broken")).Must(t)
+		testkit.Same(t, plan.Reason.Code, triage.NodePaused, "the finding")
+		testkit.Same(t, len(c.taints.queue), 0, "queued writes during the pause")
+		due := c.Round(t.Context())
+		testkit.Check(t, due.Equal(until), "the next round is due at %s, want %s", due, until)
+
+		enginetest.Pass(time.Hour)
+		c.Round(t.Context())
+		testkit.Same(t, len(c.taints.queue), 2, "queued writes after the pause")
+		for node, taints := range map[string]int{"broken": 1, "healthy": 0} {
+			change := treat.Prepare(c.Node(node).Object, testkit.Value(c.planOf(node)).Must(t), time.Now())
+			testkit.Require(t, change != nil, "nothing is to be written to %s", node)
+			made := change.Made("2")
+			testkit.Check(t, len(made.Spec.Taints) == taints && len(made.Annotations) == taints, "%s becomes %+v", node, made) // the record of the taint
+		}
+	})
+}
+
+// A pause that cannot be read is reported once, and again if it is changed to another such value.
+func TestAPauseThatCannotBeRead(t *testing.T) {
+	open(t, func(c *fixture) {
+		for i, value := range []string{"tomorrow", "tomorrow", "until=noon", "", "until=2026-03-01T12:00:00Z", "tomorrow"} {
+			node := version("a", strconv.Itoa(i+1))
+			node.Labels = map[string]string{"version": strconv.Itoa(i)}
+			node.Annotations = map[string]string{nodepause.Annotation: value}
+			c.deliver(node)
+		}
+		testkit.Same(t, c.Told(treat.PauseUnreadable), 4, "Events")
+		testkit.Check(t, strings.Contains(c.Events[0].Message, `"tomorrow": want until=`), "the Event says %q", c.Events[0].Message)
 	})
 }

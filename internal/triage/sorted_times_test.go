@@ -10,7 +10,7 @@ import (
 func TestCreationTimesBefore(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		times := rapid.SliceOfN(rapid.Int64Range(0, 60), 0, 3*maxChunk).Draw(t, "at first")
-		kept := newCreationTimes(slices.Clone(times))
+		kept := newSortedTimes(slices.Clone(times))
 		// Whole runs are added and removed, so that chunks are split, joined and deleted.
 		for range rapid.IntRange(0, 20).Draw(t, "runs") {
 			from, run := rapid.Int64Range(0, 60).Draw(t, "from"), rapid.IntRange(0, maxChunk).Draw(t, "run")

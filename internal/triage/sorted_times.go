@@ -5,21 +5,20 @@ import (
 	"sort"
 )
 
-// creationTimes are the sorted creation times of nodes, for example of those that a rule
-// selects. They count
-// the nodes older than a given time without a loop over the nodes. The times are in chunks
+// sortedTimes are times of nodes, for example the creation times of those that a rule selects.
+// They count the times before a given one without a loop over the nodes. The times are in chunks
 // of limited size, so that adding or removing a node moves at most one chunk.
-type creationTimes struct {
+type sortedTimes struct {
 	chunks [][]int64 // never empty
 	total  int
 }
 
 const maxChunk = 512
 
-// newCreationTimes sorts times in place.
-func newCreationTimes(times []int64) *creationTimes {
+// newSortedTimes sorts times in place.
+func newSortedTimes(times []int64) *sortedTimes {
 	slices.Sort(times)
-	a := &creationTimes{total: len(times)}
+	a := &sortedTimes{total: len(times)}
 	for chunk := range slices.Chunk(times, maxChunk) {
 		a.chunks = append(a.chunks, slices.Clone(chunk))
 	}
@@ -27,7 +26,7 @@ func newCreationTimes(times []int64) *creationTimes {
 }
 
 // find returns the position of the first time that is not before at.
-func (a *creationTimes) find(at int64) (chunk, index int) {
+func (a *sortedTimes) find(at int64) (chunk, index int) {
 	chunk = sort.Search(len(a.chunks), func(i int) bool {
 		times := a.chunks[i]
 		return times[len(times)-1] >= at
@@ -38,7 +37,7 @@ func (a *creationTimes) find(at int64) (chunk, index int) {
 	return chunk, index
 }
 
-func (a *creationTimes) add(at int64) {
+func (a *sortedTimes) add(at int64) {
 	a.total++
 	i, index := a.find(at)
 	if last := len(a.chunks) - 1; i > last { // later than all
@@ -61,7 +60,7 @@ func (a *creationTimes) add(at int64) {
 }
 
 // remove removes one of the times that equal at.
-func (a *creationTimes) remove(at int64) {
+func (a *sortedTimes) remove(at int64) {
 	i, index := a.find(at)
 	a.total--
 	a.chunks[i] = slices.Delete(a.chunks[i], index, index+1)
@@ -74,13 +73,13 @@ func (a *creationTimes) remove(at int64) {
 }
 
 // move replaces one of the times.
-func (a *creationTimes) move(before, after int64) {
+func (a *sortedTimes) move(before, after int64) {
 	a.remove(before)
 	a.add(after)
 }
 
 // merge joins a chunk with the next one if both are small.
-func (a *creationTimes) merge(i int) {
+func (a *sortedTimes) merge(i int) {
 	if i >= 0 && i+1 < len(a.chunks) && len(a.chunks[i])+len(a.chunks[i+1]) <= maxChunk/2 {
 		a.chunks[i] = append(a.chunks[i], a.chunks[i+1]...)
 		a.chunks = slices.Delete(a.chunks, i+1, i+2)
@@ -89,7 +88,7 @@ func (a *creationTimes) merge(i int) {
 
 // before counts the times before at. It counts from the end, because callers ask for late
 // times.
-func (a *creationTimes) before(at int64) int {
+func (a *sortedTimes) before(at int64) int {
 	i, index := a.find(at)
 	count := a.total
 	if i < len(a.chunks) {

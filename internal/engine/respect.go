@@ -1,0 +1,25 @@
+package engine
+
+import (
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/resourcestack/autohealer/internal/dialect"
+)
+
+// Respect returns which work of others keeps treatments from starting. It is nil if no guardrails
+// are in force: then each policy has its own rules for that.
+func (l *Engine) Respect() *dialect.Respect { return l.respect }
+
+// SetRespect sets which work of others keeps treatments from starting, nil for the rules of each
+// policy. A change concerns the facts of all nodes.
+func (l *Engine) SetRespect(now time.Time, respect *dialect.Respect) {
+	if isSame := respect == nil && l.respect == nil || respect != nil && l.respect != nil && *respect == *l.respect; isSame {
+		return
+	}
+	if l.respect = nil; respect != nil {
+		l.respect = new(*respect)
+	}
+	l.Reobserve(now, slices.Sorted(maps.Keys(l.nodeStates))...)
+}

@@ -1,0 +1,103 @@
+package guardrails
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
+	"github.com/resourcestack/autohealer/internal/dialect"
+	"github.com/resourcestack/autohealer/internal/enginetest"
+	"github.com/resourcestack/autohealer/internal/policykind"
+	"github.com/resourcestack/autohealer/internal/testkit"
+	"github.com/resourcestack/autohealer/internal/triage"
+	"github.com/resourcestack/autohealer/internal/watch"
+)
+
+// A cordon keeps treatments of every kind from starting while the guardrails respect cordons. Taints
+// ignore it, and so do treatments while there are no guardrails.
+func TestGuardrailsRespectTheWorkOfOthers(t *testing.T) {
+	enginetest.Run(t, func(f *enginetest.Fixture) {
+		inbox := enginetest.Empty(t, &v1alpha1.Guardrails{})
+		f.AddPolicies(New(f, inbox, dialect.Rails{}, NewMetrics()))
+		when := triage.When{Signals: []triage.Signal{{Condition: "Broken", Status: triage.True}}}
+		for _, kind := range []triage.Kind{policykind.NodeHealthCheck, policykind.Repair, policykind.ReadyTimeout} {
+			testkit.Must(t, f.Core().SetRule(time.Now(), triage.Rule{ID: triage.RuleID{Kind: kind, Name: "a"}, When: when, Response: triage.Response{Ladder: []triage.Step{{Action: triage.Remediate}}}}))
+		}
+		testkit.Must(t, f.Core().SetRule(time.Now(), triage.Rule{ID: triage.RuleID{Kind: policykind.ConditionSet, Name: "a"}, When: when, Response: triage.Response{Taint: &triage.TaintResponse{Key: "k", Effect: triage.NoSchedule}}}))
+		node := func(name, version string, isBroken bool) *corev1.Node {
+			n := enginetest.Named(name, version)
+			n.Spec.Unschedulable = isBroken
+			status := map[bool]corev1.ConditionStatus{true: corev1.ConditionTrue, false: corev1.ConditionFalse}[isBroken]
+			n.Status.Conditions = []corev1.NodeCondition{{Type: "Broken", Status: status, LastTransitionTime: metav1.Now()}}
+			return n
+		}
+		guardrails := func(generation int64, respectsCordons bool) {
+			object := &v1alpha1.Guardrails{ObjectMeta: metav1.ObjectMeta{Name: v1alpha1.GuardrailsName, UID: "g", Generation: generation}}
+			object.Spec.Respect.Cordons = new(respectsCordons)
+			testkit.Must(t, inbox.Update(object))
+			f.Round(t.Context())
+		}
+		testkit.Must(t, f.NodeInbox().Update(node("other", "1", false)))
+		guardrails(1, true)
+		testkit.Must(t, f.NodeInbox().Update(node("a", "1", true)))
+		f.Round(t.Context())
+		plan, _ := f.Core().Plan("a")
+		vetoed := 0
+		for _, is := range plan.Findings {
+			if is.Code == triage.Vetoed && strings.Contains(is.Other, "respect.cordons of Guardrails") {
+				vetoed++
+			}
+		}
+		testkit.Check(t, vetoed == 3 && plan.Treatment == nil && len(plan.Taints) == 1, "with respect for cordons the plan is %+v", plan)
+
+		// The node does not change: the change of the guardrails is sufficient.
+		guardrails(2, false)
+		plan, _ = f.Core().Plan("a")
+		testkit.Check(t, plan.Treatment != nil, "without respect for cordons the plan is %+v", plan)
+		guardrails(3, true)
+		plan, _ = f.Core().Plan("a")
+		testkit.Check(t, plan.Treatment == nil && len(plan.Release) == 1, "with respect again the plan is %+v", plan)
+		testkit.Must(t, inbox.Delete(&v1alpha1.Guardrails{ObjectMeta: metav1.ObjectMeta{Name: v1alpha1.GuardrailsName, UID: "g"}}))
+		f.Round(t.Context())
+		plan, _ = f.Core().Plan("a")
+		testkit.Check(t, plan.Treatment != nil, "without guardrails the plan is %+v", plan)
+	})
+}
+
+// A new leader must not begin without limits because an API server that has just started denies
+// access.
+func TestReady(t *testing.T) {
+	kind := schema.GroupResource{Group: v1alpha1.GroupVersion.Group, Resource: "guardrails"}
+	for name, of := range map[string]struct {
+		answer error
+		want   bool
+		log    int
+	}{
+		"access denied": {apierrors.NewForbidden(kind, "", errors.New("RBAC is not loaded yet")), false, 1},
+		"unavailable":   {apierrors.NewServiceUnavailable("etcd is away"), false, 1},
+		"not served":    {apierrors.NewNotFound(kind, ""), true, 0},
+		"listed":        {nil, true, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			enginetest.Run(t, func(f *enginetest.Fixture) {
+				box := watch.NewOptional[*v1alpha1.Guardrails](nil, &v1alpha1.Guardrails{}, nil)
+				p := New(f, box, dialect.Rails{}, nil)
+				testkit.Check(f.T, !p.Ready(time.Now()), "it is ready before an answer")
+				box.SetAvailability(of.answer)
+				if of.answer == nil {
+					testkit.Must(f.T, box.Replace(nil, "1"))
+				}
+				testkit.Same(f.T, p.Ready(time.Now()), of.want, "ready")
+				testkit.Same(f.T, p.Ready(time.Now()), of.want, "ready again")
+				testkit.Same(f.T, strings.Count(f.Log.String(), "until the Guardrails can be read"), of.log, "messages")
+			})
+		})
+	}
+}

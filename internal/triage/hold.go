@@ -1,0 +1,63 @@
+package triage
+
+// A hold stops everything new: of a rule ([Rule.Hold]), of all rules of a stage ([Rails.Hold]),
+// or on a node ([Node.Hold]). Existing responses stay until the node recovers.
+
+// Hold returns why a rule may begin nothing new on a node; empty if it may.
+func (c *Core) Hold(node string, id RuleID) string {
+	r := c.rules[id]
+	if r != nil && c.hold(r) != "" {
+		return c.hold(r)
+	}
+	if n := c.nodes[node]; n != nil && c.isPaused(n) {
+		return n.extra.hold
+	}
+	if r == nil || !r.window.closed {
+		return ""
+	}
+	if ep := c.episode(node, id); ep != nil && !c.isOutsideWindow(ep, ep.step) {
+		return ""
+	}
+	return outsideWindow + r.spec.Window.String()
+}
+
+// hold returns why a rule may begin nothing new on any node; empty if it may.
+func (c *Core) hold(r *rule) string {
+	if r.spec.Hold != "" {
+		return r.spec.Hold
+	}
+	return c.rails.spec.Hold[r.spec.Stage]
+}
+
+// isPaused says that the node is on hold.
+func (c *Core) isPaused(n *node) bool {
+	until := n.extra.holdUntil
+	return n.extra.hold != "" && (until == 0 || until > c.now)
+}
+
+// onHold says whether the rule or the node of an episode is on hold; 0 if neither is.
+func (c *Core) onHold(ep *episode) Code {
+	switch {
+	case c.hold(ep.rule) != "":
+		return OnHold
+	case c.isPaused(ep.node):
+		return NodePaused
+	}
+	return 0
+}
+
+// timeHold sets a timer for the end of the hold of a node.
+func (c *Core) timeHold(n *node) {
+	if f := n.extra; f.holdUntil != 0 && c.isPaused(n) {
+		f.holdEnds.node = n
+		c.timers.push(f.holdUntil, &f.holdEnds)
+	}
+}
+
+// endHold lets responses begin on a node whose hold has ended.
+func (c *Core) endHold(n *node) {
+	for _, ep := range n.episodes {
+		c.schedule(ep)
+	}
+	c.wake(n)
+}
