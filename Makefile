@@ -10,9 +10,9 @@ LONGEST  := ./deploy ./internal/testbed ./cmd/autohealer-agent ./internal/certif
 # has not: it would need more CPU than the programs. `make nightly` runs it with the detector.
 # Tests with a real Karpenter run after those of CLUSTER_TESTS, because Karpenter exits on a
 # machine that is too busy to renew its Lease.
-CLUSTER_TESTS   := ./test/e2e ./internal/history
+CLUSTER_TESTS   := ./test/e2e ./test/chaos ./internal/history
 KARPENTER_TESTS := ./test/pools ./cmd/demo
-PROGRAM_TESTS   := ./test/e2e $(KARPENTER_TESTS)
+PROGRAM_TESTS   := ./test/e2e ./test/chaos $(KARPENTER_TESTS)
 # These start no goroutine, so the race detector would only make them slower. The same is true
 # of internal/history, which needs a control plane and is in CLUSTER_TESTS for that reason.
 SEQUENTIAL      := ./internal/validate ./internal/probe/logmonitor ./internal/probe/match ./internal/probe/config
@@ -170,6 +170,12 @@ histories: ## Run the random histories of the core and print the situations that
 explore: ## Explore small clusters against a model of the API, for TIME (default 30m) with up to DEVIATIONS (default 3) (docs/reliability.md)
 	@EXPLORE_DEVIATIONS=$(or $(DEVIATIONS),3) EXPLORE_TIME=$(or $(TIME),30m) \
 		go test -v -count=1 -vet=off -timeout 24h -run '^TestSmallClusters$$' ./internal/explore | grep -vE '^ *(=== RUN|PASS)'
+
+# The controller is compiled with a clock that can be wrong, which compiles every package once.
+.PHONY: chaos
+chaos: testbed testbed-karpenter ## Kill replicas KILLS times (default 1000) in clusters of NODES (default 500), with faults of all kinds, and judge every write; SEED repeats a run (docs/reliability.md)
+	@CHAOS_SEED=$(or $(SEED),random) CHAOS_KILLS=$(or $(KILLS),1000) CHAOS_NODES=$(or $(NODES),500) CHAOS_CLOCKS=1 \
+		go test -v -count=1 -vet=off -timeout 24h -run '^TestChaos$$' ./test/chaos | grep -vE '^ *(=== |PASS)'
 
 .PHONY: check
 check: ## Formatting, vet, linters and module files
