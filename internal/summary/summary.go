@@ -86,7 +86,7 @@ func isSelected(code triage.Code) bool {
 
 // order is the order of the codes in a sentence: first what needs a user.
 var order = []triage.Code{
-	triage.Exhausted, triage.GateClosed, triage.CoolingDown, triage.OnHold, triage.NodePaused, triage.OutsideWindow, triage.Vetoed, triage.CapFull, triage.NotAllowed,
+	triage.Exhausted, triage.GivenUp, triage.GateClosed, triage.CoolingDown, triage.OnHold, triage.NodePaused, triage.OutsideWindow, triage.Vetoed, triage.CapFull, triage.NotAllowed,
 	triage.MaxInTreatment, triage.MaxUnschedulable, triage.MaxInTopology, triage.LastNode, triage.Paced, triage.CorrelatedFailed, triage.ControlPlaneBusy,
 	triage.Busy, triage.Retrying, triage.Treating, triage.FellBack, triage.Tainted, triage.Kept, triage.Superseded, triage.Recovering, triage.DryRun,
 	triage.Recovered, triage.Deselected, triage.RuleGone, triage.NodeGone, triage.Pending, triage.Unclear, triage.Partial,

@@ -49,11 +49,12 @@ func (c *Core) schedule(ep *episode) {
 		if ep.verdict != holds {
 			break
 		}
-		begins := ep.eligible
-		if ep.step > 0 {
-			begins = 0
+		begins, freed := int64(0), int64(0)
+		if ep.step == 0 {
+			begins = ep.eligible
+			_, _, freed = c.isGivenUp(ep)
 		}
-		c.setTimer(ep, begins, ep.urgentAt)
+		c.setTimer(ep, begins, ep.urgentAt, freed)
 		ep.rule.unobserved.push(ep.eligible, &ep.waiting)
 	case ep.active && takesPlaces && ep.rule.treats:
 		c.escalate(ep)
@@ -154,8 +155,14 @@ func (c *Core) calledOff(ep *episode) Code {
 	case ep.verdict == holds && ep.eligible > c.now:
 		return Pending
 	}
-	if code := c.heldBack(ep); code != 0 || !c.loaded {
+	if code := c.heldBack(ep); code != 0 {
 		return code
+	}
+	if is, _, _ := c.isGivenUp(ep); is {
+		return GivenUp
+	}
+	if !c.loaded {
+		return 0
 	}
 	return ep.rule.gateClosedBy()
 }
@@ -219,6 +226,8 @@ func (c *Core) decide() {
 		case OutsideWindow:
 			ep.rule.window.waiting.push(at, &ep.waiting)
 			c.wake(ep.node) // its reason has changed
+		case GivenUp:
+			c.giveUp(ep, at)
 		case ControlPlaneBusy:
 			c.controlPlane.waiting.push(at, &ep.waiting)
 		case GateClosed, CoolingDown:
@@ -282,6 +291,11 @@ func (c *Core) obstacle(ep *episode) Code {
 		return Vetoed
 	case treats && n.treating > 0:
 		return Busy
+	}
+	if is, _, _ := c.isGivenUp(ep); is {
+		return GivenUp
+	}
+	switch {
 	case treats && n.controlPlane && len(c.controlPlane.holders) > 0:
 		return ControlPlaneBusy
 	case !treats && ep.excludesNoExecute():

@@ -45,6 +45,8 @@
 //     ([Core.Population]), the treatments that the pace counts ([Core.Starts]), and the deleted
 //     nodes that still occupy a slot ([Core.AwaitingReplacement]). If a rule counts from the creation of the node, it also
 //     stores that the node was initialized ([Plan.Initialized], [Node.Initialized]).
+//   - It stores the attempts before their first step, and supplies them as [Node.Attempts]. A node
+//     that replaces another one inherits them.
 //   - It calls [Core.Keep] if rules may exist that it cannot read now. The core releases
 //     the response of a rule that is not set, unless Keep says that it cannot be read.
 //
@@ -196,6 +198,9 @@
 //     dedicated ([Node.Dedicated]) and not in treatment.
 //   - [Rails.Pace] counts the treatments that began within its period. Taints and later steps
 //     are not paced. Starts are counted by sixtieths of the period.
+//   - [Rails.MaxAttempts] counts the attempts of a node within a window ([Node.Attempts]). All
+//     steps of one episode are one attempt. An attempt of the rule that began after its conditions
+//     began to match belongs to the current episode, which may then begin again.
 //
 // A percentage refers to all nodes, or to the nodes with the value of the label, with the
 // exceptions of caps.
@@ -242,12 +247,13 @@
 //  3. The window is closed.
 //  4. A veto protects the node.
 //  5. Another rule treats the node.
-//  6. Another control-plane node is in treatment.
-//  7. The gate is closed.
-//  8. The cap is full.
-//  9. The allowance is zero.
+//  6. The node was treated as often as [Rails.MaxAttempts] allows.
+//  7. Another control-plane node is in treatment.
+//  8. The gate is closed.
+//  9. The cap is full.
 //
-// 10. A rail prevents it.
+// 10. The allowance is zero.
+// 11. Another rail prevents it.
 //
 // A taint waits only for holds, for the cap of NoExecute, for the window and for the rails. If the
 // cap is full, if the window is closed, if a rail prevents a disruptive treatment, or if the rule
@@ -274,7 +280,8 @@
 // A decided step of a ladder also begins when the facts show it. Until then:
 //
 //   - The first step may begin only while the rule is matched and eligible, neither the rule
-//     nor the node is on hold, no veto protects the node, and the window and the gate are open.
+//     nor the node is on hold, no veto protects the node, the window and the gate are open, and
+//     [Rails.MaxAttempts] allows it.
 //   - A later step may begin only while the rule is matched, neither the rule nor the node is
 //     on hold, the window is open, and no veto protects the node.
 //   - No step begins on a node with a correlated failure.

@@ -351,6 +351,8 @@ func (c *Core) nameObstacle(reason *Reason, ep *episode, code Code) {
 				break
 			}
 		}
+	case GivenUp:
+		c.nameAttempts(reason, ep)
 	case ControlPlaneBusy:
 		reason.Other = c.controlPlane.holder()
 	case GateClosed:

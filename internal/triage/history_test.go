@@ -485,7 +485,7 @@ func (h *history) nodeChanges() {
 		return
 	}
 	node := h.nodes[pick(h.t, h.names())]
-	switch pick(h.t, []string{"veto", "pause", "labels", "zone", "control plane", "initialised", "confirmed", "starting", "starting"}) {
+	switch pick(h.t, []string{"veto", "pause", "attempts", "attempts", "labels", "zone", "control plane", "initialised", "confirmed", "starting", "starting"}) {
 	case "starting":
 		h.toggleStarting(node)
 	case "confirmed":
@@ -496,6 +496,8 @@ func (h *history) nodeChanges() {
 		node.Vetoes = h.drawVetoes()
 	case "pause":
 		h.togglePause(node)
+	case "attempts":
+		h.changeAttempts(node)
 	case "zone":
 		node.Zone = pick(h.t, []string{"a", "b", ""})
 	case "control plane":
@@ -569,6 +571,7 @@ func (h *history) carryOutPlan(plan triage.Plan) {
 			if rare(h.t, 3) {
 				node.Treatments = slices.DeleteFunc(node.Treatments, func(t triage.Treatment) bool { return t.Rule == planned.Rule })
 			}
+			h.noteAttempt(node, planned)
 			node.Treatments = append(node.Treatments, triage.Treatment{Rule: planned.Rule, Step: planned.Step, Since: since})
 		}
 		if !rare(h.t, 4) {
@@ -1235,6 +1238,12 @@ func describe(n triage.Node) string {
 		}
 		b.WriteString("@" + at(c.Transition))
 	}
+	for _, a := range n.Attempts {
+		fmt.Fprintf(&b, " attempt:%s@%s", a.Rule, at(a.Began))
+		if a.Inherited {
+			b.WriteString(":inherited")
+		}
+	}
 	if n.Hold != "" {
 		fmt.Fprintf(&b, " paused until %s", at(n.HoldUntil))
 	}
@@ -1566,7 +1575,7 @@ func TestHistories(t *testing.T) {
 		"recoveries that became unclear", "recoveries taken up from a note", "recoveries begun anew by a stamp", "departures of treatments that delete",
 		"permissions to close", "permissions to close resumed", "permissions to close released",
 		"departures of treatments that delete, found after a restart", "gates closed by deleted nodes",
-		"gates with a percentage closed by deleted nodes", "storms by deleted nodes", "departures resumed twice", "conditions that return", "correlated failures", "correlated failures that were held long enough",
+		"gates with a percentage closed by deleted nodes", "storms by deleted nodes", "departures resumed twice", "conditions that return", "correlated failures", "given up", "attempts that continue", "given up after an inherited attempt", "correlated failures that were held long enough",
 	})
 	for code := triage.CapFull; code <= triage.Retrying; code++ {
 		wanted = append(wanted, "held: "+code.String())

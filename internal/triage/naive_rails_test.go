@@ -400,15 +400,53 @@ func (t *naiveCore) failedSince(p *nodeState) (first time.Time) {
 		if eligible, _ := t.eligible(p, rule); !p.initialized && !c.active && (t.verdict(p, rule) != holds || eligible.After(t.now)) {
 			continue
 		}
-		var since time.Time
-		for _, clock := range c.clocks {
-			if since.IsZero() || rule.When.All == clock.at.After(since) {
-				since = clock.at
-			}
-		}
+		since := c.matchedSince(rule)
 		if !since.IsZero() && (first.IsZero() || since.Before(first)) {
 			first = since
 		}
 	}
 	return first
+}
+
+// matchedSince is since when the conditions of a rule have matched.
+func (c *ruleState) matchedSince(rule triage.Rule) (since time.Time) {
+	for _, clock := range c.clocks {
+		if since.IsZero() || rule.When.All == clock.at.After(since) {
+			since = clock.at
+		}
+	}
+	return since
+}
+
+// givenUp says whether a node was treated as often as the rails allow, and when they allow more. A
+// treatment that was begun since the conditions match may begin again.
+func (t *naiveCore) givenUp(p *nodeState, rule triage.Rule) (triage.Reason, bool) {
+	limit := t.rails.MaxAttempts
+	if limit == nil {
+		return triage.Reason{}, false
+	}
+	var ends []time.Time
+	isRecent := false
+	for _, a := range p.facts.Attempts {
+		isOfCase := a.Rule == rule.ID && !a.Began.Before(p.ruleState(rule.ID).matchedSince(rule))
+		isRecent = isRecent || isOfCase
+		if isOfCase && !a.Inherited {
+			if len(p.facts.Attempts) >= limit.Limit {
+				t.saw["attempts that continue"]++
+			}
+			return triage.Reason{}, false
+		}
+		if end := a.Began.Add(limit.Window); end.After(t.now) {
+			ends = append(ends, end)
+		}
+	}
+	if len(ends) < limit.Limit {
+		return triage.Reason{}, false
+	}
+	slices.SortFunc(ends, time.Time.Compare)
+	t.saw["given up"]++
+	if isRecent {
+		t.saw["given up after an inherited attempt"]++
+	}
+	return triage.Reason{Code: triage.GivenUp, Have: len(ends), Limit: limit.Limit, Other: limit.Window.String(), Until: ends[len(ends)-limit.Limit]}, true
 }

@@ -1004,6 +1004,9 @@ func (t *naiveCore) obstacle(p *nodeState, rule triage.Rule) (triage.Reason, boo
 		if len(others) > 0 {
 			return triage.Reason{Code: triage.Busy, Other: slices.MinFunc(others, t.compareRules).String()}, true
 		}
+		if reason, givenUp := t.givenUp(p, rule); givenUp {
+			return reason, true
+		}
 		if names := t.controlPlaneInTreatment(p); p.facts.ControlPlane && len(names) > 0 {
 			return triage.Reason{Code: triage.ControlPlaneBusy, Other: slices.Min(names)}, true
 		}
@@ -1417,6 +1420,9 @@ func (t *naiveCore) calledOff(p *nodeState, rule triage.Rule) (triage.Reason, bo
 		return triage.Reason{Code: triage.Vetoed, Other: veto.Reason}, true
 	}
 	if reason, correlated := t.correlatedFailure(p); correlated {
+		return reason, true
+	}
+	if reason, givenUp := t.givenUp(p, rule); givenUp && c.step == 0 {
 		return reason, true
 	}
 	if c.step == 0 && t.loaded {
@@ -2003,5 +2009,6 @@ func cloneNode(n triage.Node) triage.Node {
 	n.Treatments = slices.Clone(n.Treatments)
 	n.Foreign = slices.Clone(n.Foreign)
 	n.Memories = slices.Clone(n.Memories)
+	n.Attempts = slices.Clone(n.Attempts)
 	return n
 }

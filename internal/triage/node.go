@@ -71,6 +71,10 @@ type Node struct {
 
 	// Memories are the memories that an earlier plan asked to store.
 	Memories []Memory
+
+	// Attempts are the treatments that have begun on the node, or on nodes that it replaces, as far
+	// as they may count for [Rails.MaxAttempts].
+	Attempts []Attempt
 }
 
 // Condition is a condition of a node.

@@ -57,6 +57,7 @@ type extraFacts struct {
 	treatments []Treatment
 	vetoes     []Veto
 	memories   []Memory
+	attempts   []Attempt
 	foreign    []string
 	countedBy  []*rule // rules whose cap counts the node because of a foreign taint
 
@@ -320,7 +321,7 @@ func (c *Core) updateExtraFacts(n *node, facts *Node) (changed bool) {
 	f := n.extra
 	if slices.Equal(f.taints, facts.Taints) && slices.Equal(f.treatments, facts.Treatments) &&
 		slices.Equal(f.vetoes, facts.Vetoes) && slices.Equal(f.memories, facts.Memories) && slices.Equal(f.foreign, facts.Foreign) &&
-		f.hold == facts.Hold && f.holdUntil == nanos(facts.HoldUntil) {
+		slices.Equal(f.attempts, facts.Attempts) && f.hold == facts.Hold && f.holdUntil == nanos(facts.HoldUntil) {
 		return false
 	}
 	f.holdEnds.leave()
@@ -329,12 +330,14 @@ func (c *Core) updateExtraFacts(n *node, facts *Node) (changed bool) {
 		treatments: slices.Clone(facts.Treatments),
 		vetoes:     slices.Clone(facts.Vetoes),
 		memories:   slices.Clone(facts.Memories),
+		attempts:   slices.Clone(facts.Attempts),
 		foreign:    slices.Clone(facts.Foreign),
 		countedBy:  f.countedBy,
 		hold:       facts.Hold,
 		holdUntil:  nanos(facts.HoldUntil),
 	}
 	c.timeHold(n)
+	c.noteAttempts(n)
 	return true
 }
 
@@ -427,6 +430,7 @@ func (c *Core) forget(n *node) {
 	c.symbols.release(n.zone)
 	n.forgotten = true
 	n.extra.holdEnds.leave()
+	delete(c.rails.attempted, n)
 	c.updateOpen(n)
 	c.leaveDomains(n)
 	c.rails.created.remove(n.countedCreation())

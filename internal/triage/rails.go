@@ -28,6 +28,8 @@ type Rails struct {
 	// CorrelatedFailure holds treatments of nodes that probably failed by a common cause. Nil means
 	// that nothing is held.
 	CorrelatedFailure *CorrelatedFailure
+	// MaxAttempts limits how often a node is treated. Nil means no limit.
+	MaxAttempts *MaxAttempts
 	// KeepLast protects the last node that is ready for work and open to new pods from every
 	// disruptive treatment and from taints that close it.
 	KeepLast bool
@@ -73,6 +75,9 @@ func (r Rails) Validate() error {
 	if err := r.CorrelatedFailure.validate(); err != nil {
 		return within("correlatedFailure", err)
 	}
+	if err := r.MaxAttempts.validate(); err != nil {
+		return within("maxAttempts", err)
+	}
 	if r.Pace == nil {
 		return nil
 	}
@@ -90,7 +95,7 @@ func (r Rails) Validate() error {
 func (r Rails) clone() Rails {
 	r.Hold, r.Topology = maps.Clone(r.Hold), slices.Clone(r.Topology)
 	r.InTreatment, r.Unschedulable, r.Pace = copied(r.InTreatment), copied(r.Unschedulable), copied(r.Pace)
-	r.CorrelatedFailure = r.CorrelatedFailure.clone()
+	r.CorrelatedFailure, r.MaxAttempts = r.CorrelatedFailure.clone(), copied(r.MaxAttempts)
 	return r
 }
 
@@ -114,6 +119,9 @@ type railState struct {
 	onHold                                         queue // because of Rails.Hold
 	waitingForRoom, waitingForLast, waitingForPace queue
 	waitingToClose, waitingToKeepClosed            queue // for nodes that are open, and that others have closed
+	givenUp                                        queue // because of Rails.MaxAttempts
+
+	attempted map[*node]bool // nodes with attempts
 
 	timer queueItem // the next treatment that the pace allows
 }
@@ -132,6 +140,7 @@ func (s *railState) init() {
 	s.created, s.departed = newSortedTimes(nil), map[nodeID]*departedNode{}
 	s.topology.values, s.topology.domains = map[symbol]int{}, map[label]*domain{}
 	s.timer.rails = true
+	s.attempted = map[*node]bool{}
 	s.failures.domains = map[label]*failureDomain{}
 }
 

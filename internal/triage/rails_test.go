@@ -46,6 +46,9 @@ func (h *history) drawRails() triage.Rails {
 	if rare(h.t, 6) {
 		r.Hold = map[triage.Stage]string{pick(h.t, stages): "the stage is paused"}
 	}
+	if rare(h.t, 2) {
+		r.MaxAttempts = &triage.MaxAttempts{Limit: pick(h.t, []int{1, 2, 3}), Window: pick(h.t, []time.Duration{10 * time.Second, 5 * time.Minute, time.Hour})}
+	}
 	r.KeepLast = rare(h.t, 3)
 	return r
 }
@@ -109,6 +112,9 @@ func describeRails(r triage.Rails) string {
 	if f := r.CorrelatedFailure; f != nil {
 		parts = append(parts, fmt.Sprintf("correlated failure %+v", *f))
 	}
+	if r.MaxAttempts != nil {
+		parts = append(parts, fmt.Sprintf("attempts %+v", *r.MaxAttempts))
+	}
 	if r.KeepLast {
 		parts = append(parts, "keep the last")
 	}
@@ -128,7 +134,8 @@ func (h *history) ruleInForce(id triage.RuleID) triage.Rule {
 
 // railEvents are events under rails that random histories must contain.
 var railEvents = []string{
-	"closed under maxUnschedulable", "begun under maxInTreatment", "begun under a topology", "begun under a pace",
+	"closed under maxUnschedulable", "begun under maxInTreatment", "begun under a topology", "begun under a pace", "begun under maxAttempts",
+	"begun under maxAttempts after other attempts",
 }
 
 // checkRails returns a check of everything that begins, based on what the caller sees. Its
@@ -143,6 +150,7 @@ func (h *history) checkRails() func(begun, grants []triage.Grant) {
 			if h.ruleInForce(g.Rule).Hold != "" {
 				h.fail("something is begun in a stage on hold")
 			}
+			h.checkAttempts(g)
 		}
 		var fresh []triage.Grant // on nodes that were in no treatment before
 		for _, g := range begun {
@@ -198,6 +206,58 @@ func (h *history) checkRails() func(begun, grants []triage.Grant) {
 			}
 			h.saw["begun under a pace"]++
 		}
+	}
+}
+
+// checkAttempts checks that a treatment that begins is not one too many. The finding names the start
+// of the case only if the rule has one condition, or needs all.
+func (h *history) checkAttempts(g triage.Grant) {
+	limit, rule, facts := h.rails.MaxAttempts, h.rules[g.Rule], h.observed[g.Node]
+	if limit == nil || len(rule.Response.Ladder) == 0 {
+		return
+	}
+	h.saw["begun under maxAttempts"]++
+	since := h.finding(placement{rule: g.Rule, node: g.Node}).Since
+	if !rule.When.All && len(groups(rule)) > 1 {
+		since = time.Time{}
+	}
+	within := 0
+	for _, a := range facts.Attempts {
+		if a.Rule == g.Rule && !a.Inherited && !a.Began.Before(since) {
+			return // the same attempt
+		}
+		if a.Began.Add(limit.Window).After(h.now) {
+			within++
+		}
+	}
+	if within > 0 {
+		h.saw["begun under maxAttempts after other attempts"]++
+	}
+	if within >= limit.Limit {
+		h.log("%s on %s is attempt %d within %s: %+v", g.Rule, g.Node, within+1, limit.Window, facts.Attempts)
+		h.fail("a treatment is begun above maxAttempts")
+	}
+}
+
+// changeAttempts removes the attempts of a node, as a user does, or adds one of an earlier node, or of
+// any rule.
+func (h *history) changeAttempts(node *triage.Node) {
+	if len(node.Attempts) > 0 && rare(h.t, 3) {
+		node.Attempts = nil
+		return
+	}
+	began := pick(h.t, []time.Time{h.now, h.now.Add(-time.Second), h.now.Add(-time.Minute), h.now.Add(-time.Hour), h.now.Truncate(time.Second)})
+	rule := h.drawID()
+	if ids := h.ids(); len(ids) > 0 {
+		rule = pick(h.t, ids)
+	}
+	node.Attempts = append(node.Attempts, triage.Attempt{Rule: rule, Began: began, Inherited: rare(h.t, 2)})
+}
+
+// noteAttempt stores the attempt of a treatment that begins, mostly.
+func (h *history) noteAttempt(node *triage.Node, planned *triage.PlannedTreatment) {
+	if planned.Step == 0 && h.core().IsNewAttempt(node.Name, planned.Rule) && !rare(h.t, 8) {
+		node.Attempts = append(node.Attempts, triage.Attempt{Rule: planned.Rule, Began: h.now})
 	}
 }
 

@@ -11,7 +11,8 @@ type RailUse struct {
 	Unhealthy     int // nodes that are unhealthy under some rule
 	InTreatment   int // with deleted nodes that are not replaced yet
 	Unschedulable int
-	Held          int // nodes with a response that a rail holds
+	Held          int // nodes with a response that another rail than MaxAttempts holds
+	GivenUp       int // nodes that have had all of their attempts
 	Rails         []RailCount
 }
 
@@ -19,7 +20,8 @@ type RailUse struct {
 type RailCount struct {
 	Rail   Code
 	Domain string // of MaxInTopology and CorrelatedFailure, for example zone=a
-	// Limit and Used are nodes; those of Paced are treatments. LastNode and OnHold have no limit.
+	// Limit and Used are nodes; those of Paced are treatments, and those of GivenUp attempts of
+	// the node that has most. LastNode and OnHold have no limit.
 	Limit, Used, Held int
 }
 
@@ -33,7 +35,10 @@ func (c *Core) RailUse() RailUse {
 		here := map[*node]bool{}
 		for _, q := range queues {
 			for _, e := range q.entries {
-				here[e.item.episode.node], held[e.item.episode.node] = true, true
+				here[e.item.episode.node] = true
+				if rail.Rail != GivenUp {
+					held[e.item.episode.node] = true
+				}
 			}
 		}
 		rail.Held = len(here)
@@ -50,6 +55,10 @@ func (c *Core) RailUse() RailUse {
 	}
 	if s.spec.Pace != nil {
 		add(RailCount{Rail: Paced, Limit: s.pace(), Used: s.begun(c.now)}, &s.waitingForPace)
+	}
+	if limit := s.spec.MaxAttempts; limit != nil {
+		add(RailCount{Rail: GivenUp, Limit: limit.Limit, Used: c.mostAttempts()}, &s.givenUp)
+		use.GivenUp = use.Rails[len(use.Rails)-1].Held
 	}
 	if s.spec.KeepLast {
 		add(RailCount{Rail: LastNode}, &s.waitingForLast)

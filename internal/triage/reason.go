@@ -53,6 +53,8 @@ const (
 	Paced
 	// CorrelatedFailed: many nodes with the same value of a label became unhealthy together.
 	CorrelatedFailed
+	// GivenUp: the node was treated as often as the rails allow.
+	GivenUp
 	// GateClosed: the gate is exceeded. It counts nodes that are unhealthy, healthy and
 	// still in treatment, or deleted and not replaced yet.
 	GateClosed
@@ -91,14 +93,14 @@ const (
 
 var codeNames = [...]string{
 	"", "Treating", "Exhausted", "Tainted", "FellBack", "Kept", "Recovering", "Recovered", "Deselected", "RuleGone", "NodeGone", "CapFull",
-	"NotAllowed", "MaxInTreatment", "MaxUnschedulable", "MaxInTopology", "LastNode", "Paced", "CorrelatedFailed", "GateClosed", "CoolingDown", "ControlPlaneBusy", "Busy", "Vetoed", "OutsideWindow", "OnHold", "NodePaused", "Retrying", "DryRun", "Superseded", "Unclear", "Pending", "Partial", "Healthy", "NotSelected",
+	"NotAllowed", "MaxInTreatment", "MaxUnschedulable", "MaxInTopology", "LastNode", "Paced", "CorrelatedFailed", "GivenUp", "GateClosed", "CoolingDown", "ControlPlaneBusy", "Busy", "Vetoed", "OutsideWindow", "OnHold", "NodePaused", "Retrying", "DryRun", "Superseded", "Unclear", "Pending", "Partial", "Healthy", "NotSelected",
 }
 
 // IsWait reports whether the code describes an unhealthy node whose treatment is due and
 // does not start.
 func (c Code) IsWait() bool {
 	switch c {
-	case GateClosed, CoolingDown, CapFull, NotAllowed, MaxInTreatment, MaxUnschedulable, MaxInTopology, LastNode, Paced, CorrelatedFailed, ControlPlaneBusy, Busy, Vetoed, OutsideWindow, OnHold, NodePaused, Retrying:
+	case GateClosed, CoolingDown, CapFull, NotAllowed, MaxInTreatment, MaxUnschedulable, MaxInTopology, LastNode, Paced, CorrelatedFailed, GivenUp, ControlPlaneBusy, Busy, Vetoed, OutsideWindow, OnHold, NodePaused, Retrying:
 		return true
 	default:
 		return false
@@ -341,7 +343,7 @@ func (r Reason) waitText() string {
 		return fmt.Sprintf("held by %s: %s; continues when no more than %d are", r.Other, sentence, r.Limit)
 	case CoolingDown:
 		return fmt.Sprintf("waits: the storm is over since %s, nothing new before %s", stamp(r.Calm), stamp(r.Until))
-	case MaxInTreatment, MaxUnschedulable, MaxInTopology, LastNode, Paced, CorrelatedFailed:
+	case MaxInTreatment, MaxUnschedulable, MaxInTopology, LastNode, Paced, CorrelatedFailed, GivenUp:
 		return r.railText()
 	case ControlPlaneBusy:
 		return fmt.Sprintf("waits: control-plane node %s is in treatment", r.Other)
@@ -378,6 +380,9 @@ func (r Reason) railText() string {
 			return sentence
 		}
 		return sentence + "; continues at " + stamp(r.Until)
+	case GivenUp:
+		return fmt.Sprintf("given up, held by maxAttempts of Guardrails: %d treatments of this node, or of nodes that it replaces, began within %s, at most %d may; continues at %s, or when a user removes the annotation autohealer.resourcestack.com/attempts",
+			r.Have, r.Other, r.Limit, stamp(r.Until))
 	}
 	if r.Code == CorrelatedFailed {
 		sentence := fmt.Sprintf("held by correlatedFailure of Guardrails: %d of %d nodes with %s are unhealthy, and probably by a common cause; continues when at most %d are", r.Have, r.Of, r.Other, r.Limit)

@@ -103,11 +103,11 @@ func TestInvalidRules(t *testing.T) {
 
 func TestCodeNames(t *testing.T) {
 	names := []string{
-		"Treating", "Exhausted", "Tainted", "FellBack", "Kept", "Recovering", "Recovered", "Deselected", "RuleGone", "NodeGone", "CapFull", "NotAllowed", "GateClosed",
+		"Treating", "Exhausted", "Tainted", "FellBack", "Kept", "Recovering", "Recovered", "Deselected", "RuleGone", "NodeGone", "CapFull", "NotAllowed", "GivenUp", "GateClosed",
 		"CoolingDown", "ControlPlaneBusy", "Busy", "Vetoed", "OutsideWindow", "OnHold", "NodePaused", "Retrying", "DryRun", "Superseded", "Unclear", "Pending", "Partial", "Healthy", "NotSelected",
 	}
 	codes := []triage.Code{
-		triage.Treating, triage.Exhausted, triage.Tainted, triage.FellBack, triage.Kept, triage.Recovering, triage.Recovered, triage.Deselected, triage.RuleGone, triage.NodeGone, triage.CapFull, triage.NotAllowed,
+		triage.Treating, triage.Exhausted, triage.Tainted, triage.FellBack, triage.Kept, triage.Recovering, triage.Recovered, triage.Deselected, triage.RuleGone, triage.NodeGone, triage.CapFull, triage.NotAllowed, triage.GivenUp,
 		triage.GateClosed, triage.CoolingDown, triage.ControlPlaneBusy, triage.Busy, triage.Vetoed, triage.OutsideWindow, triage.OnHold, triage.NodePaused, triage.Retrying, triage.DryRun, triage.Superseded,
 		triage.Unclear, triage.Pending, triage.Partial, triage.Healthy, triage.NotSelected,
 	}

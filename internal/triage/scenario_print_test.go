@@ -31,7 +31,7 @@ func summarize(p triage.Plan) planSummary {
 	}
 	for _, release := range p.Release {
 		switch release.Code {
-		case triage.Tainted, triage.FellBack, triage.Unclear, triage.Pending, triage.OnHold, triage.NodePaused, triage.OutsideWindow, triage.Vetoed, triage.GateClosed, triage.CoolingDown: // the finding does not say it
+		case triage.Tainted, triage.FellBack, triage.Unclear, triage.Pending, triage.OnHold, triage.NodePaused, triage.OutsideWindow, triage.Vetoed, triage.GateClosed, triage.CoolingDown, triage.GivenUp: // the finding does not say it
 			e.todo += fmt.Sprintln("call off", release.Rule)
 		}
 	}

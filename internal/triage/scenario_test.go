@@ -98,6 +98,8 @@ var commands = map[string]func(*scenario, *command){
 	"unveto":        (*scenario).unveto,
 	"pause":         (*scenario).pause,
 	"resume":        (*scenario).resume,
+	"inherits":      (*scenario).inherits,
+	"forgive":       (*scenario).forgive,
 	"cordon":        (*scenario).cordon,
 	"uncordon":      (*scenario).uncordon,
 	"confirm":       (*scenario).confirm,
@@ -386,6 +388,13 @@ func (s *scenario) guardrails(c *command) {
 			s.rails.CorrelatedFailure.LongestHold = longest
 		}
 	}
+	if text := c.value("attempts"); text != "" {
+		limit, err := strconv.Atoi(text)
+		if err != nil {
+			c.fatalf("want a number of attempts, not %q", text)
+		}
+		s.rails.MaxAttempts = &triage.MaxAttempts{Limit: limit, Window: 24 * time.Hour}
+	}
 	if reason := c.value("hold"); reason != "" {
 		s.rails.Hold = map[triage.Stage]string{}
 		for _, stage := range policykind.Stages() {
@@ -604,6 +613,23 @@ func (s *scenario) resume(c *command) {
 	s.changeNodes(c, func(node *triage.Node) { node.Hold, node.HoldUntil = "", time.Time{} })
 }
 
+// inherits gives nodes the attempts of the nodes that they replace.
+func (s *scenario) inherits(c *command) {
+	names := c.nodes()
+	rule := s.rule(c)
+	var attempts []triage.Attempt
+	for _, text := range strings.Split(c.value("began"), ",") {
+		attempts = append(attempts, triage.Attempt{Rule: rule, Began: c.time(text), Inherited: true})
+	}
+	c.end()
+	s.change(c, names, func(node *triage.Node) { node.Attempts = slices.Concat(node.Attempts, attempts) })
+}
+
+// forgive removes the attempts of nodes, as a user does.
+func (s *scenario) forgive(c *command) {
+	s.changeNodes(c, func(node *triage.Node) { node.Attempts = nil })
+}
+
 // cordon lets others close nodes to new pods, and uncordon opens them.
 func (s *scenario) cordon(c *command) {
 	s.changeNodes(c, func(node *triage.Node) { node.Closed = true })
@@ -680,6 +706,9 @@ func (s *scenario) carryOut(c *command) {
 		})
 		if want := plan.Treatment; want != nil {
 			if findTreatment(node, want.Rule, want.Step) < 0 {
+				if s.rails.MaxAttempts != nil && want.Step == 0 && s.core.IsNewAttempt(name, want.Rule) {
+					node.Attempts = append(slices.Clone(node.Attempts), triage.Attempt{Rule: want.Rule, Began: s.now})
+				}
 				node.Treatments = append(node.Treatments, triage.Treatment{Rule: want.Rule, Step: want.Step, Since: s.now})
 			}
 			node.Treatments[findTreatment(node, want.Rule, want.Step)].HealthySince = want.HealthySince

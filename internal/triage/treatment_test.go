@@ -15,7 +15,7 @@ import (
 // to treatments of healthy nodes.
 var treatmentEvents = []string{
 	"first steps called off: Unclear", "first steps called off: Pending", "first steps called off: OnHold", "first steps called off: NodePaused", "first steps called off: Vetoed",
-	"first steps called off: GateClosed", "first steps called off: CoolingDown", "first steps called off and begun after all",
+	"first steps called off: GateClosed", "first steps called off: GivenUp", "first steps called off: CoolingDown", "first steps called off and begun after all",
 	"later steps called off: while unclear", "later steps called off: on hold or vetoed", "later steps called off: on a paused node", "later steps called off: the node recovers",
 	"later steps called off with nothing there", "later steps called off and begun after all",
 	"next steps that wait for a retry",
@@ -638,7 +638,7 @@ func (h *history) countTreatmentEvents() {
 		}
 		for _, reason := range plan.Release {
 			switch reason.Code {
-			case triage.Unclear, triage.Pending, triage.OnHold, triage.NodePaused, triage.OutsideWindow, triage.Vetoed, triage.GateClosed, triage.CoolingDown:
+			case triage.Unclear, triage.Pending, triage.OnHold, triage.NodePaused, triage.OutsideWindow, triage.Vetoed, triage.GateClosed, triage.CoolingDown, triage.GivenUp:
 				if !reason.Taint {
 					h.saw["first steps called off: "+reason.Code.String()]++
 				}
