@@ -306,8 +306,8 @@ func (c *Core) whyHeldBack(reason *Reason, ep *episode) {
 	case OutsideWindow:
 		c.nameWindow(reason, ep)
 		reason.Other = outsideWindow + reason.Other
-	case 0:
-		reason.Other, reason.Until = couldNotBegin, instant(ep.notBefore)
+	case 0: // nothing, if the nodes are still being loaded
+		reason.Other, reason.Until = couldNotBegin, instant(nextAfter(c.now, ep.notBefore))
 	}
 }
 

@@ -1616,7 +1616,10 @@ func (t *naiveCore) treatmentFinding(p *nodeState, rule triage.Rule, c *ruleStat
 					reason.Other = held.Sentence()
 				}
 				if reason.Other == "" {
-					reason.Other, reason.Until = "it could not be carried out", c.notBefore
+					reason.Other = "it could not be carried out"
+					if c.notBefore.After(t.now) {
+						reason.Until = c.notBefore
+					}
 				}
 			}
 		}
