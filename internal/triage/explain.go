@@ -355,12 +355,8 @@ func (c *Core) nameObstacle(reason *Reason, ep *episode, code Code) {
 		c.nameAttempts(reason, ep)
 	case ControlPlaneBusy:
 		reason.Other = c.controlPlane.holder()
-	case GateClosed:
-		reason.Have, reason.Recovering, reason.Departed = r.total.GateUnhealthy(), r.total.Recovering, r.total.Departed
-		reason.Limit, reason.Of = r.spec.Bound.Gate.Of(r.total.GateTotal()), r.total.GateTotal()
-		reason.Other = r.spec.Bound.GateName
-	case CoolingDown:
-		reason.Calm, reason.Until = instant(r.calmSince), instant(r.calmUntil())
+	case GateClosed, CoolingDown:
+		c.nameGate(reason, r)
 	case CapFull:
 		reason.Have, reason.Limit, reason.Of = r.inTreatment(), r.spec.Bound.Cap.Of(r.capBase()), r.capBase()
 		reason.Pool = r.spec.Bound.Pool
@@ -370,6 +366,17 @@ func (c *Core) nameObstacle(reason *Reason, ep *episode, code Code) {
 	default:
 		c.nameRail(reason, ep.node, code)
 	}
+}
+
+// nameGate adds the numbers of a closed gate to a reason.
+func (c *Core) nameGate(reason *Reason, r *rule) {
+	if reason.Code == CoolingDown {
+		reason.Calm, reason.Until = instant(r.calmSince), instant(r.calmUntil())
+		return
+	}
+	reason.Have, reason.Recovering, reason.Departed = r.total.GateUnhealthy(), r.total.Recovering, r.total.Departed
+	reason.Limit, reason.Of = r.spec.Bound.Gate.Of(r.total.GateTotal()), r.total.GateTotal()
+	reason.Other = r.spec.Bound.GateName
 }
 
 // nameDeparted names the deleted nodes that keep a slot in the pool of a rule, and when time

@@ -3,22 +3,43 @@ package triage
 // A hold stops everything new: of a rule ([Rule.Hold]), of all rules of a stage ([Rails.Hold]),
 // or on a node ([Node.Hold]). Existing responses stay until the node recovers.
 
-// Hold returns why a rule may begin nothing new on a node; empty if it may.
+// Hold returns why a rule may begin no further step on a node; empty if it may. Callers ask before
+// steps that are not in a plan.
 func (c *Core) Hold(node string, id RuleID) string {
-	r := c.rules[id]
+	r, n := c.rules[id], c.nodes[node]
 	if r != nil && c.hold(r) != "" {
 		return c.hold(r)
 	}
-	if n := c.nodes[node]; n != nil && c.isPaused(n) {
+	if n != nil && c.isPaused(n) {
 		return n.extra.hold
 	}
-	if r == nil || !r.window.closed {
+	if ep := c.episode(node, id); r != nil && r.window.closed && (ep == nil || c.isOutsideWindow(ep, ep.step)) {
+		return outsideWindow + r.spec.Window.String()
+	}
+	if n == nil || c.failureOf(n) == nil {
 		return ""
 	}
-	if ep := c.episode(node, id); ep != nil && !c.isOutsideWindow(ep, ep.step) {
+	failure := Reason{Code: CorrelatedFailed}
+	c.nameFailure(&failure, n)
+	return failure.railText()
+}
+
+// HoldFirst returns why a rule may begin no first step on a node; empty if it may. It also asks the
+// gate, which does not count before all nodes are known.
+func (c *Core) HoldFirst(node string, id RuleID) string {
+	if why := c.Hold(node, id); why != "" {
+		return why
+	}
+	r := c.rules[id]
+	if r == nil || !c.loaded {
 		return ""
 	}
-	return outsideWindow + r.spec.Window.String()
+	reason := r.reason()
+	if reason.Code = r.gateClosedBy(); reason.Code == 0 {
+		return ""
+	}
+	c.nameGate(&reason, r)
+	return reason.waitText()
 }
 
 // hold returns why a rule may begin nothing new on any node; empty if it may.

@@ -229,8 +229,8 @@ func (r *Policy) roomBeside(id triage.RuleID, forced int) *int {
 	return new(max(0, counts.Cap-counts.Pooled-forced))
 }
 
-// HasRoomToForce reports whether the bound of a rule allows to end one more drain of another client.
-func (r *Policy) HasRoomToForce(rule triage.RuleID, m machine.Machine) bool {
+// hasRoomToForce reports whether the bound of a rule allows to end one more drain of another client.
+func (r *Policy) hasRoomToForce(rule triage.RuleID, m machine.Machine) bool {
 	forced := r.countsOf(m.Pool()).forced - r.counted[m.GetUID()].forced
 	room := r.roomBeside(rule, forced)
 	return room == nil || *room > 0

@@ -1,13 +1,16 @@
 package repair
 
 import (
+	"cmp"
 	"fmt"
 	"time"
 
 	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
+	"github.com/resourcestack/autohealer/internal/dialect"
 	"github.com/resourcestack/autohealer/internal/engine"
 	"github.com/resourcestack/autohealer/internal/karpenter"
 	"github.com/resourcestack/autohealer/internal/machine"
+	"github.com/resourcestack/autohealer/internal/observe"
 	"github.com/resourcestack/autohealer/internal/policykind"
 	"github.com/resourcestack/autohealer/internal/triage"
 )
@@ -64,13 +67,13 @@ func (r *Policy) timeoutFor(rule triage.RuleID) time.Duration {
 // since. The core does not check again, because for the core the termination is running.
 func (r *Policy) VetoTermination(now time.Time, n *engine.Node, m machine.Machine, rule triage.RuleID) string {
 	followed := r.followed[rule]
-	switch {
-	case followed == nil:
+	if followed == nil {
 		return "its policy is gone"
-	case r.nodeOf(n).veto != "":
-		return r.nodeOf(n).veto
-	case r.host.Core().Hold(n.Object.Name, rule) != "":
-		return r.host.Core().Hold(n.Object.Name, rule)
+	}
+	if veto := cmp.Or(r.nodeOf(n).veto, r.workOfOthers(n, r.host.Respect(), false), r.host.Core().HoldFirst(n.Object.Name, rule)); veto != "" {
+		return veto
+	}
+	switch {
 	case r.host.IsOverBound(rule):
 		return "more nodes are in repair than the bound allows now"
 	case followed.pool == "":
@@ -83,11 +86,36 @@ func (r *Policy) VetoTermination(now time.Time, n *engine.Node, m machine.Machin
 	return ""
 }
 
-// VetoForcing returns what forbids the repair of a node, for example an annotation. Karpenter
-// deletes the node at the start of a drain, so the deletion of the node is no veto.
-func (r *Policy) VetoForcing(n *engine.Node) string {
-	if veto := r.nodeOf(n).veto; veto != engine.NodeDeletedMessage {
+// VetoForcing returns why the drain of a machine that is being deleted must not be ended by force,
+// empty if it may. Karpenter taints and deletes the node at the start of a drain, so both are no
+// veto. A drain of another client is a new repair, which the gate and the bound can hold.
+func (r *Policy) VetoForcing(n *engine.Node, m machine.Machine, rule triage.RuleID) string {
+	if veto := r.nodeOf(n).veto; veto != "" && veto != engine.NodeDeletedMessage {
 		return veto
+	}
+	respect, core, isOurs := r.host.Respect(), r.host.Core(), m.Mark() != nil
+	if respect != nil {
+		respect = new(*respect)
+		respect.Karpenter = false
+	}
+	if veto := r.workOfOthers(n, respect, isOurs); veto != "" {
+		return veto
+	}
+	if isOurs {
+		return core.Hold(n.Object.Name, rule)
+	}
+	if hold := core.HoldFirst(n.Object.Name, rule); hold != "" || r.hasRoomToForce(rule, m) {
+		return hold
+	}
+	return "more nodes are in repair than the bound allows now"
+}
+
+// workOfOthers returns the first work of others that keeps a node from treatment, empty for none.
+func (r *Policy) workOfOthers(n *engine.Node, respect *dialect.Respect, isTreated bool) string {
+	if respect != nil {
+		for _, reason := range observe.WorkOfOthers(n.Object, *respect, isTreated) {
+			return reason
+		}
 	}
 	return ""
 }

@@ -8,6 +8,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
 	"github.com/resourcestack/autohealer/internal/dialect"
@@ -249,6 +250,57 @@ func TestDrainsOfOthersAreEndedByForce(t *testing.T) {
 	})
 }
 
+// obstacle keeps repairs of node a from starting, until it ends.
+type obstacle struct{ begins, ends func(*nodePoolFixture) }
+
+var (
+	tooMany = obstacle{func(h *nodePoolFixture) {
+		block := ofAtMost("1")
+		block.UnhealthyThreshold = new(intstr.FromInt32(1))
+		h.pool("default", block)
+		h.breaks(corev1.ConditionTrue, "b")
+	}, func(h *nodePoolFixture) { h.breaks(corev1.ConditionFalse, "b") }}
+	correlated = obstacle{func(h *nodePoolFixture) {
+		failure := &triage.CorrelatedFailure{MinNodes: 1, Window: time.Minute, Labels: []string{"rack"}}
+		testkit.Must(h.T, h.Core().SetRails(time.Now(), triage.Rails{CorrelatedFailure: failure}))
+		h.api.changeNode("a", func(n *corev1.Node) { n.Labels["rack"] = "1" })
+		h.deliver()
+	}, func(h *nodePoolFixture) { testkit.Must(h.T, h.Core().SetRails(time.Now(), triage.Rails{})) }}
+	cordoned = obstacle{func(h *nodePoolFixture) {
+		h.SetRespect(time.Now(), new(dialect.RespectAll()))
+		h.api.changeNode("a", func(n *corev1.Node) { n.Spec.Unschedulable = true })
+		h.deliver()
+	}, func(h *nodePoolFixture) {
+		h.api.changeNode("a", func(n *corev1.Node) { n.Spec.Unschedulable = false })
+		h.deliver()
+	}}
+)
+
+// To end the drain of another client by force is a new repair, which waits as other repairs do.
+// Karpenter taints a node that it drains: that does not count as its work on the node.
+func TestDrainsOfOthersWaitAsRepairsDo(t *testing.T) {
+	for name, waits := range map[string]obstacle{"too many nodes are unhealthy": tooMany, "the failure is correlated": correlated, "a user cordons the node": cordoned} {
+		t.Run(name, func(t *testing.T) {
+			withNodePools(t, func(h *nodePoolFixture) {
+				h.T = t
+				h.pool("default", ofAtMost("1"))
+				h.launches("default", "a", "b", "c")
+				h.breaks(corev1.ConditionTrue, "a")
+				h.api.changeClaim("claim-a", func(c *karpenter.NodeClaim) { c.DeletionTimestamp = new(metav1.Now()) })
+				h.api.changeNode("a", func(n *corev1.Node) {
+					n.Spec.Taints = []corev1.Taint{{Key: "karpenter.sh/disrupted", Effect: corev1.TaintEffectNoSchedule}}
+				})
+				waits.begins(h)
+				h.advance(10 * time.Minute)
+				h.WantNoTask("a")
+				waits.ends(h)
+				h.advance(time.Minute)
+				h.WantTask("a", nodeclaim.ForceTermination)
+			})
+		})
+	}
+}
+
 // Every result of each write has a defined next step.
 func TestTerminationByWriteResult(t *testing.T) {
 	for name, test := range map[string]struct {
@@ -366,6 +418,14 @@ func TestATerminationIsCancelled(t *testing.T) {
 			block.Windows = []v1alpha1.Window{{Schedule: "0 12 * * *", Duration: "1h"}}
 			h.pool("default", block)
 		}, triage.Vetoed},
+		"too many nodes are unhealthy": {func(h *nodePoolFixture) {
+			tooMany.begins(h)
+			h.advance(engine.FirstRefusedRetry)
+		}, triage.Vetoed},
+		"the failure is correlated": {func(h *nodePoolFixture) {
+			correlated.begins(h)
+			h.advance(engine.FirstRefusedRetry)
+		}, triage.Vetoed},
 		"the budget is used up": {func(h *nodePoolFixture) {
 			h.pool("default", ofAtMost("1"), func(p *repairblock.Pool) {
 				p.Spec.Disruption.Budgets = []karpenter.Budget{{Nodes: "1"}}
@@ -405,6 +465,17 @@ func TestATerminationIsCancelled(t *testing.T) {
 			})
 		})
 	}
+}
+
+func TestACordonCancelsATermination(t *testing.T) {
+	withNodePools(t, func(h *nodePoolFixture) {
+		h.makeUnhealthy()
+		h.writeSnapshot()
+		h.runs("a", how{second: treat.Refused})
+		cordoned.begins(h)
+		h.advance(engine.FirstRefusedRetry)
+		testkit.Contains(t, h.WantTask("a", nodeclaim.CancelTermination).Reason.String(), "held by respect.cordons of Guardrails", "the reason")
+	})
 }
 
 func TestADeletionCannotBeCancelled(t *testing.T) {

@@ -23,6 +23,8 @@ type nodeClaim struct {
 	deletedByUs   bool            // this controller has deleted it; the watch may be behind
 	// forcedAt is when this controller began to end the drain of another client, zero for never.
 	forcedAt time.Time
+	// protectedUntil is when to look again for pods that protect the node from the end of that drain.
+	protectedUntil time.Time
 }
 
 // ProviderID returns the provider ID, which the Node has too. It is empty until the machine

@@ -12,7 +12,6 @@ import (
 	"github.com/resourcestack/autohealer/internal/engine"
 	"github.com/resourcestack/autohealer/internal/karpenter"
 	"github.com/resourcestack/autohealer/internal/treat"
-	"github.com/resourcestack/autohealer/internal/triage"
 )
 
 // reportTerminated reports a deleted claim.
@@ -46,7 +45,7 @@ func (w *Work) reportForced(now time.Time, r *engine.TaskResult) {
 	nc.policy.Terminated(now, claim, t, "forced", -1)
 	nc.host.Logger().Info("drain ended by force", "node", r.NodeTasks.Node, "nodeClaim", w.Claim.Name, "reason", t.Reason.String())
 	why := "termination was changed to Forceful"
-	if t.Reason.Code == triage.Vetoed {
+	if w.isOfOthers(t) {
 		why = "its node is unhealthy and the policy terminates by force; another client has deleted it"
 	}
 	nc.host.PublishEvent(t.Rule, t.Node, treat.NodeRepaired, t.Reason, "Ending the drain of NodeClaim "+w.Claim.Name+" by force, because "+why, claim.Reference())

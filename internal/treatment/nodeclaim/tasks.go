@@ -48,6 +48,8 @@ type Work struct {
 	Current *karpenter.NodeClaim // the current claim, if known
 	Gone    bool                 // the claim does not exist any more
 	Deleted bool                 // this task deleted the claim; finalizers may delay its end
+
+	isProtected bool // a pod protects the node
 }
 
 // Terminator is a policy that decides which nodes are terminated, and counts machines.
@@ -60,10 +62,7 @@ type Terminator interface {
 	VetoTermination(now time.Time, n *engine.Node, m machine.Machine, rule triage.RuleID) string
 	// VetoForcing returns why the drain of a machine that is being deleted must not be ended by
 	// force, empty if it may.
-	VetoForcing(n *engine.Node) string
-	// HasRoomToForce reports whether the bound of a rule allows to end one more drain of another
-	// client.
-	HasRoomToForce(rule triage.RuleID, m machine.Machine) bool
+	VetoForcing(n *engine.Node, m machine.Machine, rule triage.RuleID) string
 	// CountsUnder returns the rule that counts a final termination of a node. The rule of its
 	// mark may be gone.
 	CountsUnder(n *engine.Node, rule triage.RuleID) triage.RuleID
@@ -202,8 +201,8 @@ func (nc *Treatment) endDrainOfOthers(now time.Time, state *engine.Node, c *node
 		return nil, from
 	}
 	how, isFollowed := nc.policy.Termination(reason.Rule)
-	mayForce := isFollowed && how.Mode == v1alpha1.Forceful && nc.policy.VetoForcing(state) == "" && nc.policy.HasRoomToForce(reason.Rule, c)
-	switch {
+	switch mayForce := isFollowed && how.Mode == v1alpha1.Forceful && nc.policy.VetoForcing(state, c, reason.Rule) == ""; {
+	case mayForce && now.Before(c.protectedUntil):
 	case mayForce:
 		nc.noteForced(now, c, now)
 		return nc.forcing(now, state, c, *reason), time.Time{}
@@ -218,6 +217,9 @@ func (nc *Treatment) noteForced(now time.Time, c *nodeClaim, at time.Time) {
 	c.forcedAt = at
 	nc.policy.MachineChanged(now, c, c.mark)
 }
+
+// isOfOthers reports whether another client deletes the claim of a task that ends a drain.
+func (*Work) isOfOthers(t *engine.Task) bool { return t.Reason.Code == triage.Vetoed }
 
 // forceAgain is the pause before another attempt to end a drain.
 const forceAgain = 10 * time.Second
@@ -261,8 +263,8 @@ func (nc *Treatment) nextTask(now time.Time, nodeTasks *engine.NodeTasks, state 
 	}
 	if c.IsEnding() {
 		// Its policy was changed meanwhile.
-		switch mayForce := c.mark != nil && how.Mode == v1alpha1.Forceful && !c.isForced(now) && nc.policy.VetoForcing(state) == ""; {
-		case mayForce && nc.host.Core().Hold(nodeTasks.Node, planned.Rule) == "":
+		switch mayForce := c.mark != nil && how.Mode == v1alpha1.Forceful && !c.isForced(now); {
+		case mayForce && nc.policy.VetoForcing(state, c, planned.Rule) == "":
 			return nc.forcing(now, state, c, planned.Reason), due
 		case mayForce: // a window may open
 			due = times.Earliest(due, now.Add(forceAgain))
@@ -344,9 +346,15 @@ func (w *Work) runTerminate(ctx context.Context, r *engine.TaskResult) error {
 	return nil
 }
 
-// runForce checks the node again, and sets the deadline of its claim.
-func (w *Work) runForce(ctx context.Context, r *engine.TaskResult) error {
+// runForce checks the node again, and sets the deadline of its claim. If another client deletes the
+// claim, that is the first step of a treatment, so it checks the pods too.
+func (w *Work) runForce(ctx context.Context, r *engine.TaskResult) (err error) {
 	host := w.claims.host
+	if w.isOfOthers(r.Task) {
+		if w.isProtected, err = host.IsProtected(ctx, r); err != nil || w.isProtected {
+			return err
+		}
+	}
 	if isStill, err := host.IsUnchanged(ctx, r); err != nil || !isStill {
 		return err
 	}
@@ -396,6 +404,9 @@ func (w *Work) Done(now time.Time, r *engine.TaskResult) {
 		c.deletedByUs = true
 		nc.policy.MachineChanged(now, c, c.mark)
 	case c != nil && w.Does == ForceTermination && r.Outcome != treat.Made && r.Outcome != treat.Unknown: // it cannot succeed any more
+		if w.isProtected {
+			c.protectedUntil = now.Add(forceAgain)
+		}
 		nc.noteForced(now, c, time.Time{})
 	}
 	nc.reobserveDirty(now)

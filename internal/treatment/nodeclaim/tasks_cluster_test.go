@@ -180,6 +180,14 @@ func (y *claimClusterFixture) protected() {
 	}
 	is := y.stored(y.name)
 	testkit.Check(y.T, is.DeletionTimestamp == nil && is.Annotations[ownership.MarkAnnotation] == "", "the claim is %+v", is.ObjectMeta)
+	// Neither does the drain of another client end, unless it is our own.
+	forced := *e
+	forced.Kind, forced.Reason.Code = ForceTermination, triage.Vetoed
+	forced.Work = &Work{Does: ForceTermination, Claim: is, Deadline: treat.Deadline(time.Now())}
+	r := y.runs(&forced, treat.Stale)
+	testkit.Check(y.T, r.Err == nil && r.Current == nil && r.isProtected, "the end of a drain: %+v", r)
+	forced.Reason.Code = triage.Treating
+	is = y.runs(&forced, treat.Made).Current
 	marked := *e
 	marked.Work = &Work{Does: TerminateClaim, Claim: is}
 	y.runs(&marked, treat.Made)
