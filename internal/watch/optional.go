@@ -33,9 +33,10 @@ type Optional[T client.Object] struct {
 	source cache.ListerWatcherWithContext
 	sample T // an empty object of the kind
 
-	mu   sync.Mutex
-	last Availability
-	err  error
+	mu              sync.Mutex
+	last            Availability
+	err             error
+	unreadableSince time.Time // zero if the kind is readable or does not exist
 }
 
 // NewOptional returns an inbox for the kind of the sample. It signals changes of the objects
@@ -60,6 +61,20 @@ func (box *Optional[T]) Availability() (Availability, error) {
 	return box.last, box.err
 }
 
+// IsLoaded reports whether a new leader knows the objects of the kind, or knows that it cannot. An
+// API server that starts denies access for a while, so a denial counts after [BriefOutage].
+func (box *Optional[T]) IsLoaded(now time.Time) bool {
+	switch is, _ := box.Availability(); is {
+	case NotAnswered:
+		return false
+	case Available, NotServed:
+		return true
+	}
+	box.mu.Lock()
+	defer box.mu.Unlock()
+	return now.Sub(box.unreadableSince) >= BriefOutage
+}
+
 // NotServedVersion is the list version after a kind has been removed.
 const NotServedVersion = "none"
 
@@ -77,6 +92,12 @@ func (box *Optional[T]) SetAvailability(err error) {
 	box.mu.Lock()
 	isNews := box.last != is
 	box.last, box.err = is, err
+	switch isReadable := is == Available || is == NotServed; {
+	case isReadable:
+		box.unreadableSince = time.Time{}
+	case box.unreadableSince.IsZero():
+		box.unreadableSince = time.Now()
+	}
 	box.mu.Unlock()
 	if isNews {
 		box.put(func(time.Time) bool {

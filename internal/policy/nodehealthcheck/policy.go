@@ -116,9 +116,7 @@ func (h *Policy) Watch(ctx context.Context) {
 
 // Ready reports whether the health checks and the medik8s leader are loaded.
 func (h *Policy) Ready(now time.Time) bool {
-	checks, _ := h.inbox.Availability()
-	medik8s, _ := h.medik8s.inbox.Availability()
-	if checks == watch.NotAnswered || medik8s == watch.NotAnswered {
+	if !h.inbox.IsLoaded(now) || !h.medik8s.inbox.IsLoaded(now) {
 		return false
 	}
 	h.Take(now)

@@ -232,9 +232,8 @@ func (r *Policy) Watch(ctx context.Context) {
 // does not block.
 func (r *Policy) Ready(now time.Time) bool {
 	r.takePolicies(now)
-	policies, _ := r.inbox.Availability()
 	arePoolsKnown, _, _ := r.blocks.Listed()
-	return policies != watch.NotAnswered && arePoolsKnown
+	return r.inbox.IsLoaded(now) && arePoolsKnown
 }
 
 // Size counts the rules.

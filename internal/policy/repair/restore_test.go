@@ -6,6 +6,8 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/resourcestack/autohealer/internal/enginetest"
 	"github.com/resourcestack/autohealer/internal/karpenter"
@@ -13,6 +15,7 @@ import (
 	"github.com/resourcestack/autohealer/internal/treat"
 	"github.com/resourcestack/autohealer/internal/treatment/nodeclaim"
 	"github.com/resourcestack/autohealer/internal/triage"
+	"github.com/resourcestack/autohealer/internal/watch"
 )
 
 // A new leader resumes a termination from the ledger in every state.
@@ -174,4 +177,33 @@ func TestTheTimeOfARemovalIsRestored(t *testing.T) {
 			}
 		}
 	})
+}
+
+// A NodeClaim or a policy that a new leader cannot see may have a repair that counts. An API server
+// that starts denies access for a while, and a missing right does not stop the leader for ever.
+func TestANewLeaderWaitsForUnreadableKinds(t *testing.T) {
+	forbidden := apierrors.NewForbidden(schema.GroupResource{Resource: "any"}, "", enginetest.ErrBroken)
+	for name, deny := range map[string]func(h *nodePoolFixture, err error){
+		"NodeClaims":     func(h *nodePoolFixture, err error) { h.claims.SetAvailability(err) },
+		"RepairPolicies": func(h *nodePoolFixture, err error) { h.policies.SetAvailability(err) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			for _, isAllowedSoon := range []bool{true, false} {
+				enginetest.Run(t, func(c *enginetest.Fixture) {
+					h := nodePoolFixtureIn(c.T, &fakeAPI{})
+					deny(h, forbidden)
+					h.runRound()
+					h.advance(watch.BriefOutage - 1)
+					testkit.Check(t, !h.IsLoaded(), "the new leader does not wait")
+					if isAllowedSoon {
+						deny(h, nil)
+						h.runRound()
+					} else {
+						h.advance(1)
+					}
+					testkit.Check(t, h.IsLoaded(), "the new leader waits, allowed: %t", isAllowedSoon)
+				})
+			}
+		})
+	}
 }

@@ -19,7 +19,6 @@ import (
 	"github.com/resourcestack/autohealer/internal/times"
 	"github.com/resourcestack/autohealer/internal/treat"
 	"github.com/resourcestack/autohealer/internal/triage"
-	"github.com/resourcestack/autohealer/internal/watch"
 )
 
 // The controller terminates a node with two writes: it marks the NodeClaim and then
@@ -94,10 +93,7 @@ func (nc *Treatment) Concerns(n *engine.Node, plan triage.Plan) bool {
 func (nc *Treatment) Watch(ctx context.Context) { nc.inbox.Run(ctx) }
 
 // Ready reports whether the claims are loaded, or are not served.
-func (nc *Treatment) Ready(time.Time) bool {
-	claims, _ := nc.inbox.Availability()
-	return claims != watch.NotAnswered
-}
+func (nc *Treatment) Ready(now time.Time) bool { return nc.inbox.IsLoaded(now) }
 
 // Take reobserves nodes whose facts have changed because another node has. The policy
 // takes in the claims before the engine takes in the nodes.

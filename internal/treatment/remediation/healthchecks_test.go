@@ -275,6 +275,47 @@ func TestARemovedKindRemovesItsObjects(t *testing.T) {
 	})
 }
 
+// An API server that starts denies access for a while. A new leader does not take that for an answer
+// at once, because the remediations that it cannot see count against the limits. If the right is
+// really missing, the other kinds do not wait for it for ever.
+func TestANewLeaderWaitsForUnreadableKinds(t *testing.T) {
+	forbidden := apierrors.NewForbidden(schema.GroupResource{Resource: "reboots"}, "", errors.New("for a test"))
+	for name, denied := range map[string]func(*healthCheckFixture) (deny, allow func()){
+		"remediations": func(w *healthCheckFixture) (deny, allow func()) {
+			return func() { w.remediations.watches.Known[rebootKind].SetAvailability(forbidden) }, func() { w.lists(rebootKind) }
+		},
+		"Leases": func(w *healthCheckFixture) (deny, allow func()) {
+			return func() { w.remediations.leases.SetAvailability(forbidden) }, func() { w.remediations.leases.SetAvailability(nil) }
+		},
+		"health checks": func(w *healthCheckFixture) (deny, allow func()) {
+			return func() { w.inboxes.Checks.SetAvailability(forbidden) }, func() { w.inboxes.Checks.SetAvailability(nil) }
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			for _, isAllowedSoon := range []bool{true, false} {
+				enginetest.Run(t, func(c *enginetest.Fixture) {
+					w := newHealthCheckFixture(c)
+					w.brings(checkNamed("check"))
+					w.lists(rebootTemplateKind)
+					w.lists(rebootKind)
+					deny, allow := denied(w)
+					deny()
+					w.runRound()
+					w.advance(watch.BriefOutage - 1)
+					testkit.Check(t, !w.IsLoaded(), "the new leader does not wait")
+					if isAllowedSoon {
+						allow()
+						w.runRound()
+					} else {
+						w.advance(1)
+					}
+					testkit.Check(t, w.IsLoaded(), "the new leader waits, allowed: %t", isAllowedSoon)
+				})
+			}
+		})
+	}
+}
+
 func TestControlPlaneNodesWaitWhileAKindIsUnreadable(t *testing.T) {
 	withHealthCheck(t, func(w *healthCheckFixture) {
 		w.brings(checkNamed("another", func(c *remediationv1alpha1.NodeHealthCheck) {

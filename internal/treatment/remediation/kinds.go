@@ -36,10 +36,11 @@ func (rm *Treatment) takeKinds(now time.Time) {
 func (rm *Treatment) ReferencesChanged() { rm.referencesChanged = true }
 
 // areKindsRead reports whether the API server has answered for every kind. A kind that is
-// not served has no objects. A kind that cannot be read does not block the others.
-func (rm *Treatment) areKindsRead() bool {
-	for _, kind := range rm.watches.Known {
-		if kind.Current == watch.NotAnswered {
+// not served has no objects. A kind that cannot be read does not block the others for long: its
+// objects, which the limits on all policies count, may be readable soon.
+func (rm *Treatment) areKindsRead(now time.Time) bool {
+	for gvk, kind := range rm.watches.Known {
+		if kind.Current == watch.NotAnswered || !isTemplates(gvk) && !kind.IsLoaded(now) {
 			return false
 		}
 	}

@@ -203,12 +203,8 @@ func (rm *Treatment) Watch(ctx context.Context) { rm.leases.Run(ctx) }
 
 // Ready reports whether the Leases and all objects of the referenced kinds are loaded.
 func (rm *Treatment) Ready(now time.Time) bool {
-	leases, _ := rm.leases.Availability()
-	if leases == watch.NotAnswered {
-		return false
-	}
 	rm.takeKinds(now)
-	return rm.areKindsRead()
+	return rm.leases.IsLoaded(now) && rm.areKindsRead(now)
 }
 
 // NodeChanged does nothing: objects name their node.
