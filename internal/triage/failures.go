@@ -62,7 +62,8 @@ type failures struct {
 	image   symbol
 	domains map[label]*failureDomain
 	changed []*failureDomain
-	held    int // domains that hold treatments
+	held    int     // domains that hold treatments
+	found   []int64 // scratch of updateFailure
 	// next is when time alone changes a hold; 0 for never.
 	next  int64
 	timer queueItem
@@ -74,14 +75,17 @@ const imageKey = "image"
 // failureDomain is the nodes with one value of a label, or with the same image.
 type failureDomain struct {
 	label
-	nodes     int
-	failed    map[*node]bool // unhealthy nodes
-	starts    *sortedTimes   // when they became unhealthy
-	holds     bool
-	windowEnd int64 // the end of a window that shows a common cause
-	until     int64 // the end of the hold by LongestHold; 0 if there is none
-	waiting   queue
-	isChanged bool
+	nodes  int
+	failed map[*node]bool // unhealthy nodes
+	starts *sortedTimes   // when they became unhealthy, under each rule
+	// A node counts once within a window, so of two starts of a node that are within a window of
+	// each other, one is too many. repeatedFrom has the earlier and repeatedAt the later ones.
+	repeatedFrom, repeatedAt *sortedTimes
+	holds                    bool
+	windowEnd                int64 // the end of a window that shows a common cause
+	until                    int64 // the end of the hold by LongestHold; 0 if there is none
+	waiting                  queue
+	isChanged                bool
 }
 
 // loadFailures counts all nodes anew under the labels of the rails.
@@ -107,7 +111,7 @@ func (c *Core) loadFailures() {
 		f.labels = append(f.labels, f.image)
 	}
 	for _, n := range c.walk() {
-		n.failedSince = c.failedSince(n)
+		n.failures = c.appendFailures(n.failures[:0], n)
 		c.enterFailureDomains(n)
 	}
 }
@@ -141,11 +145,11 @@ func (c *Core) enterFailureDomains(n *node) {
 		if d == nil {
 			c.symbols.acquire(c.symbols.name(l.key))
 			c.symbols.acquire(c.symbols.name(l.value))
-			d = &failureDomain{label: l, failed: map[*node]bool{}, starts: newSortedTimes(nil)}
+			d = &failureDomain{label: l, failed: map[*node]bool{}, starts: newSortedTimes(nil), repeatedFrom: newSortedTimes(nil), repeatedAt: newSortedTimes(nil)}
 			f.domains[l] = d
 		}
 		d.nodes++
-		d.add(n)
+		d.add(n, c.rails.spec.CorrelatedFailure.Window)
 		f.markChanged(d)
 	}
 }
@@ -156,7 +160,7 @@ func (c *Core) leaveFailureDomains(n *node) {
 	for l := range c.failureLabels(n) {
 		d := f.domains[l]
 		d.nodes--
-		d.remove(n)
+		d.remove(n, c.rails.spec.CorrelatedFailure.Window)
 		f.markChanged(d)
 		if d.nodes == 0 {
 			c.setHolds(d, false)
@@ -167,17 +171,25 @@ func (c *Core) leaveFailureDomains(n *node) {
 }
 
 // add counts an unhealthy node.
-func (d *failureDomain) add(n *node) {
-	if n.failedSince != 0 {
+func (d *failureDomain) add(n *node, window time.Duration) {
+	for i, at := range n.failures {
 		d.failed[n] = true
-		d.starts.add(n.failedSince)
+		d.starts.add(at)
+		if i > 0 && at-n.failures[i-1] <= int64(window) {
+			d.repeatedFrom.add(n.failures[i-1])
+			d.repeatedAt.add(at)
+		}
 	}
 }
 
-func (d *failureDomain) remove(n *node) {
-	if n.failedSince != 0 {
-		delete(d.failed, n)
-		d.starts.remove(n.failedSince)
+func (d *failureDomain) remove(n *node, window time.Duration) {
+	delete(d.failed, n)
+	for i, at := range n.failures {
+		d.starts.remove(at)
+		if i > 0 && at-n.failures[i-1] <= int64(window) {
+			d.repeatedFrom.remove(n.failures[i-1])
+			d.repeatedAt.remove(at)
+		}
 	}
 }
 
@@ -195,34 +207,34 @@ func (c *Core) updateFailure(n *node) {
 	if len(f.labels) == 0 {
 		return
 	}
-	since := c.failedSince(n)
-	if since == n.failedSince {
+	if f.found = c.appendFailures(f.found[:0], n); slices.Equal(f.found, n.failures) {
 		return
 	}
+	window := c.rails.spec.CorrelatedFailure.Window
 	for l := range c.failureLabels(n) {
-		d := f.domains[l]
-		d.remove(n)
-		if since != 0 {
-			d.failed[n] = true
-			d.starts.add(since)
-		}
-		f.markChanged(d)
+		f.domains[l].remove(n, window)
 	}
-	n.failedSince = since
+	n.failures = append(n.failures[:0], f.found...)
+	for l := range c.failureLabels(n) {
+		f.domains[l].add(n, window)
+		f.markChanged(f.domains[l])
+	}
 }
 
-// failedSince is since when a node is unhealthy under some rule; 0 if it is not.
-func (c *Core) failedSince(n *node) (first int64) {
+// appendFailures appends since when a node is unhealthy under each rule, in order. An older problem
+// of a node does not hide that the node has just failed together with others.
+func (c *Core) appendFailures(to []int64, n *node) []int64 {
 	for _, ep := range n.episodes {
 		isDue := ep.active || ep.verdict == holds && ep.eligible <= c.now
 		if !ep.unhealthy || !ep.rule.takesSlots() || !n.initialized && !isDue {
 			continue
 		}
-		if since := ep.matchedSince(); since != 0 && (first == 0 || since < first) {
-			first = since
+		if since := ep.matchedSince(); since != 0 {
+			to = append(to, since)
 		}
 	}
-	return first
+	slices.Sort(to)
+	return slices.Compact(to)
 }
 
 // matchedSince is since when the conditions of the rule have matched; 0 if no clock runs.
@@ -278,30 +290,77 @@ func (c *Core) updateFailures() {
 
 // findCause says whether the unhealthy nodes show a common cause.
 func (d *failureDomain) findCause(spec *CorrelatedFailure, now int64) bool {
-	needed := spec.needed(d.nodes)
-	if d.starts.total < needed {
+	needed, window := spec.needed(d.nodes), int64(spec.Window)
+	if len(d.failed) < needed {
 		return false
 	}
-	window := int64(spec.Window)
-	if d.holds && spec.LongestHold == 0 && d.starts.before(d.windowEnd+1)-d.starts.before(d.windowEnd-window) >= needed {
+	if d.holds && spec.LongestHold == 0 && d.failedUntil(d.windowEnd, window) >= needed {
 		return true // the nodes that have shown it are still unhealthy
 	}
-	starts := slices.Concat(d.starts.chunks...)
-	for last := needed - 1; last < len(starts); last++ {
-		if starts[last]-starts[last-needed+1] > window {
-			continue
+	starts := failureStarts{slices.Concat(d.starts.chunks...), slices.Concat(d.repeatedFrom.chunks...), slices.Concat(d.repeatedAt.chunks...)}
+	for {
+		end, found := starts.findWindow(needed, window)
+		if !found {
+			return false
 		}
-		d.windowEnd, d.until = starts[last], 0
+		d.windowEnd, d.until = end, 0
 		if spec.LongestHold == 0 {
 			return true
 		}
-		if d.until = later(starts[last], spec.LongestHold); d.until > now {
+		if d.until = later(end, spec.LongestHold); d.until > now {
 			return true
 		}
-		after, _ := slices.BinarySearch(starts, d.until+1)
-		starts, last = starts[after:], needed-2
+		starts = d.startsAfter(d.until, window)
 	}
-	return false
+}
+
+// failedUntil counts the nodes that became unhealthy within a window that ends then.
+func (d *failureDomain) failedUntil(end, window int64) int {
+	return d.starts.before(end+1) - d.starts.before(end-window) - d.repeatedAt.before(end+1) + d.repeatedFrom.before(end-window)
+}
+
+// startsAfter returns the starts after a time.
+func (d *failureDomain) startsAfter(at, window int64) (after failureStarts) {
+	for n := range d.failed {
+		for i, start := range n.failures {
+			if start <= at {
+				continue
+			}
+			after.starts = append(after.starts, start)
+			if i > 0 && n.failures[i-1] > at && start-n.failures[i-1] <= window {
+				after.repeatedFrom, after.repeatedAt = append(after.repeatedFrom, n.failures[i-1]), append(after.repeatedAt, start)
+			}
+		}
+	}
+	slices.Sort(after.starts)
+	slices.Sort(after.repeatedFrom)
+	slices.Sort(after.repeatedAt)
+	return after
+}
+
+// failureStarts are times as in [failureDomain].
+type failureStarts struct{ starts, repeatedFrom, repeatedAt []int64 }
+
+// findWindow returns the end of the first window in which at least this many nodes became
+// unhealthy.
+func (s failureStarts) findWindow(needed int, window int64) (end int64, found bool) {
+	before := func(times []int64, from int, at int64) int {
+		for from < len(times) && times[from] < at {
+			from++
+		}
+		return from
+	}
+	first, repeated, over := 0, 0, 0
+	for last, end := range s.starts {
+		if last+1 < len(s.starts) && s.starts[last+1] == end {
+			continue
+		}
+		first, over = before(s.starts, first, end-window), before(s.repeatedFrom, over, end-window)
+		if repeated = before(s.repeatedAt, repeated, end+1); last+1-first-repeated+over >= needed {
+			return end, true
+		}
+	}
+	return 0, false
 }
 
 // setHolds begins or ends the hold of a domain.
@@ -337,6 +396,6 @@ func (c *Core) failureOf(n *node) *failureDomain {
 // nameFailure adds the numbers of a correlated failure to a reason.
 func (c *Core) nameFailure(reason *Reason, n *node) {
 	d := c.failureOf(n)
-	reason.Have, reason.Of, reason.Limit = d.starts.total, d.nodes, c.rails.spec.CorrelatedFailure.needed(d.nodes)-1
+	reason.Have, reason.Of, reason.Limit = len(d.failed), d.nodes, c.rails.spec.CorrelatedFailure.needed(d.nodes)-1
 	reason.Other, reason.Until = c.nameOf(d.label), instant(d.until)
 }

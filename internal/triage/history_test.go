@@ -1575,7 +1575,8 @@ func TestHistories(t *testing.T) {
 		"recoveries that became unclear", "recoveries taken up from a note", "recoveries begun anew by a stamp", "departures of treatments that delete",
 		"permissions to close", "permissions to close resumed", "permissions to close released",
 		"departures of treatments that delete, found after a restart", "gates closed by deleted nodes",
-		"gates with a percentage closed by deleted nodes", "storms by deleted nodes", "departures resumed twice", "conditions that return", "correlated failures", "given up", "attempts that continue", "given up after an inherited attempt", "correlated failures that were held long enough",
+		"gates with a percentage closed by deleted nodes", "storms by deleted nodes", "departures resumed twice", "conditions that return", "correlated failures", "correlated failures that were held long enough", "nodes that failed twice within a window",
+		"given up", "attempts that continue", "given up after an inherited attempt",
 	})
 	for code := triage.CapFull; code <= triage.Retrying; code++ {
 		wanted = append(wanted, "held: "+code.String())

@@ -344,25 +344,38 @@ func (t *naiveCore) correlatedFailure(p *nodeState) (triage.Reason, bool) {
 			continue
 		}
 		r := triage.Reason{Code: triage.CorrelatedFailed, Other: key + "=" + value}
-		var starts []time.Time
+		var ends []time.Time
+		var failures [][]time.Time // by node
 		for _, other := range t.nodes {
 			if v, has := domainValue(other.facts, spec, key); !has || v != value {
 				continue
 			}
 			r.Of++
-			if since := t.failedSince(other); !since.IsZero() {
-				starts = append(starts, since)
+			if since := t.failures(other); len(since) > 0 {
+				ends, failures = append(ends, since...), append(failures, since)
 			}
 		}
-		slices.SortFunc(starts, time.Time.Compare)
-		r.Have, r.Limit = len(starts), max(allows(&spec.Threshold, r.Of), spec.MinNodes-1)
-		var ignored time.Time // nodes that became unhealthy until then
-		for _, end := range starts {
-			together := 0
-			for _, other := range starts {
-				if other.After(ignored) && !other.After(end) && end.Sub(other) <= spec.Window {
+		slices.SortFunc(ends, time.Time.Compare)
+		r.Have, r.Limit = len(failures), max(allows(&spec.Threshold, r.Of), spec.MinNodes-1)
+		var ignored time.Time // failures until then
+		for _, end := range ends {
+			together, repeated := 0, 0
+			for _, since := range failures {
+				within := 0
+				for _, at := range since {
+					if at.After(ignored) && !at.After(end) && end.Sub(at) <= spec.Window {
+						within++
+					}
+				}
+				if within > 0 {
 					together++
 				}
+				if within > 1 {
+					repeated++
+				}
+			}
+			if repeated > 0 {
+				t.saw["nodes that failed twice within a window"]++
 			}
 			if !end.After(ignored) || together <= r.Limit {
 				continue
@@ -390,8 +403,8 @@ func domainValue(node triage.Node, spec *triage.CorrelatedFailure, key string) (
 	return value, has
 }
 
-// failedSince is since when a node is unhealthy, as correlated failures count it.
-func (t *naiveCore) failedSince(p *nodeState) (first time.Time) {
+// failures is since when a node is unhealthy under each rule, as correlated failures count it.
+func (t *naiveCore) failures(p *nodeState) (all []time.Time) {
 	for id, c := range p.ruleStates {
 		rule, known := t.rules[id]
 		if !known || rule.DryRun || !c.unhealthy || len(rule.Response.Ladder) == 0 && !wantsNoExecute(rule) {
@@ -400,12 +413,11 @@ func (t *naiveCore) failedSince(p *nodeState) (first time.Time) {
 		if eligible, _ := t.eligible(p, rule); !p.initialized && !c.active && (t.verdict(p, rule) != holds || eligible.After(t.now)) {
 			continue
 		}
-		since := c.matchedSince(rule)
-		if !since.IsZero() && (first.IsZero() || since.Before(first)) {
-			first = since
+		if since := c.matchedSince(rule); !since.IsZero() && !slices.ContainsFunc(all, since.Equal) {
+			all = append(all, since)
 		}
 	}
-	return first
+	return all
 }
 
 // matchedSince is since when the conditions of a rule have matched.

@@ -40,9 +40,9 @@ type node struct {
 	domains    []*domain  // of its labels that the rails name
 	byAge      queueItem  // in Core.youngest
 	image      symbol     // noSymbol if it is not known
-	// failedSince is since when some rule has found the node unhealthy, as correlated failures
-	// count it; 0 if none has.
-	failedSince int64
+	// failures is since when each rule has found the node unhealthy, as correlated failures count
+	// it, in order and without duplicates.
+	failures []int64
 
 	// Storage for the labels, conditions and rules of most nodes, next to the other fields.
 	// In a large cluster a cache miss costs more than the evaluation itself.
