@@ -315,8 +315,8 @@ func (w *Work) Run(ctx context.Context, r *engine.TaskResult) error {
 	return nil
 }
 
-// runTerminate checks the pods and the node again, marks its claim, and deletes it. Both writes
-// carry the claim's version, so a concurrent change of the claim is seen first.
+// runTerminate checks the pods and the node again, asks the engine again, marks the claim, and
+// deletes it. Both writes carry the claim's version, so a concurrent change of the claim is seen first.
 func (w *Work) runTerminate(ctx context.Context, r *engine.TaskResult) error {
 	host := w.claims.host
 	if !w.IsMarked() {
@@ -324,8 +324,16 @@ func (w *Work) runTerminate(ctx context.Context, r *engine.TaskResult) error {
 			return err
 		}
 	}
-	if isStill, err := host.IsUnchanged(ctx, r); err != nil || !isStill { // the list of pods may have been slow
+	if isStill, err := host.IsUnchanged(ctx, r); err != nil || !isStill {
 		return err
+	}
+	switch may, err := host.MayStillStart(ctx, r.Task); { // the list of pods may have been slow
+	case err != nil:
+		r.Outcome = treat.Busy // nothing was sent
+		return err
+	case !may:
+		r.Learned, r.Outcome = true, treat.Stale
+		return nil
 	}
 	claim := w.Claim
 	if !w.IsMarked() {

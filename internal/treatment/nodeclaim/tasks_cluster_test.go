@@ -41,6 +41,7 @@ type claimClusterFixture struct {
 	// onPatch and onDelete replace the API server's answer, nil for none.
 	onPatch, onDelete error
 	respect           *dialect.Respect
+	mayNotStart       bool   // the engine's answer immediately before the first write
 	name              string // of the node and its claim
 }
 
@@ -60,6 +61,7 @@ func TestClaimsInACluster(t *testing.T) {
 		"kept":      (*claimClusterFixture).kept,
 		"in-pages":  (*claimClusterFixture).inPages,
 		"protected": (*claimClusterFixture).protected,
+		"paused":    (*claimClusterFixture).paused,
 	} {
 		t.Run(name, func(t *testing.T) { test(&claimClusterFixture{T: t, api: api, name: name}) })
 	}
@@ -126,6 +128,9 @@ func (y *claimClusterFixture) runs(e *engine.Task, want treat.Outcome) claimResu
 	})
 	claimWork(e).claims = New(f, nil)
 	f.SetRespect(time.Now(), y.respect)
+	if y.mayNotStart {
+		f.AnswerStart(func(string) bool { return false })
+	}
 	r := f.RunTask(y.Context(), y.name, e)
 	if r.Outcome != want {
 		y.Fatalf("the outcome is %s (%v), want %s", r.Outcome, r.Err, want)
@@ -191,6 +196,15 @@ func (y *claimClusterFixture) protected() {
 	marked := *e
 	marked.Work = &Work{Does: TerminateClaim, Claim: is}
 	y.runs(&marked, treat.Made)
+}
+
+// The engine has called the termination off meanwhile, for example because a user has paused it.
+func (y *claimClusterFixture) paused() {
+	y.mayNotStart = true
+	r := y.runs(y.newTask(), treat.Stale)
+	testkit.Check(y.T, r.Err == nil && r.Learned && r.Current == nil && !r.Deleted, "the report: %+v", r)
+	is := y.stored(y.name)
+	testkit.Check(y.T, is.DeletionTimestamp == nil && is.Annotations[ownership.MarkAnnotation] == "", "the claim is %+v", is.ObjectMeta)
 }
 
 func conflict(name string) error {
