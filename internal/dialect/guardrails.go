@@ -2,6 +2,7 @@ package dialect
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"time"
@@ -121,10 +122,30 @@ func DefaultRails(mode string) (Rails, error) {
 		return Rails{}, f.err
 	}
 	rails, err := Guardrails{Name: GuardrailsName, Mode: mode}.Rails()
-	for stage := range rails.Core.Hold {
-		rails.Core.Hold[stage] = "there is no Guardrails " + GuardrailsName + ", and --default-mode is " + mode
+	return rails.withHold("there is no Guardrails " + GuardrailsName + ", and --default-mode is " + mode), err
+}
+
+// withHold replaces the reason of every stage that is on hold.
+func (r Rails) withHold(reason string) Rails {
+	r.Core.Hold = maps.Clone(r.Core.Hold)
+	for stage := range r.Core.Hold {
+		r.Core.Hold[stage] = reason
 	}
-	return rails, err
+	return r
+}
+
+// WithoutValid returns the defaults for Guardrails that never had a valid version.
+func (r Rails) WithoutValid() Rails {
+	return r.withHold("Guardrails " + GuardrailsName + " has no valid version, and --default-mode is " + r.Mode)
+}
+
+// Paused returns the same limits in mode Paused.
+func (r Rails) Paused() Rails {
+	r.Mode, r.Core.Hold = ModePaused, map[triage.Stage]string{}
+	for _, stage := range policykind.Stages() {
+		r.Core.Hold[stage] = "Guardrails " + GuardrailsName + " has mode " + ModePaused
+	}
+	return r
 }
 
 // Rails compiles the guardrails. The error is a *[triage.FieldError].

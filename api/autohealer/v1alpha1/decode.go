@@ -63,12 +63,16 @@ func (s *RepairPolicyStatus) UnmarshalJSON(data []byte) error {
 }
 
 // UnmarshalJSON reads a spec and never fails. If the spec is invalid, Unreadable says why, and the
-// last accepted version stays in effect.
+// last accepted version stays in effect. The mode is read nevertheless, because it may be Paused.
 func (s *GuardrailsSpec) UnmarshalJSON(data []byte) error {
 	type plain GuardrailsSpec
 	var read plain
 	if err := json.Unmarshal(data, &read); err != nil {
-		read = plain{Unreadable: err.Error()}
+		var mode struct {
+			Mode Mode `json:"mode"`
+		}
+		_ = json.Unmarshal(data, &mode) // it is empty if it is unreadable too
+		read = plain{Mode: mode.Mode, Unreadable: err.Error()}
 	}
 	*s = GuardrailsSpec(read)
 	return nil

@@ -37,10 +37,35 @@ func (p *Policy) enforce(now time.Time, s *configMapSet, version *configmaps.Ver
 	for _, set := range version.Sets {
 		object := set.DeepCopy()
 		object.Generation = p.generation(object)
+		s.copyPause(object)
 		// Validation reads the Accepted condition, and a set from a ConfigMap has no
 		// stored status. The version as a whole has been validated.
 		object.Status.Conditions = []metav1.Condition{{Type: v1alpha1.Accepted, Status: metav1.ConditionTrue, ObservedGeneration: object.Generation}}
 		p.upsert(now, object)
+	}
+}
+
+// copyPause gives a set the pause of the newest version of its ConfigMap. That counts even if it is
+// invalid or not stored: a user can always switch a set off.
+func (s *configMapSet) copyPause(set *v1alpha1.ConditionSet) {
+	delete(set.Annotations, v1alpha1.PausedAnnotation)
+	if reason, is := s.Annotations[v1alpha1.PausedAnnotation]; is {
+		metav1.SetMetaDataAnnotation(&set.ObjectMeta, v1alpha1.PausedAnnotation, reason)
+	}
+}
+
+// applyPause pauses the sets in force, or ends their pause.
+func (p *Policy) applyPause(now time.Time, s *configMapSet) {
+	if s.inForce == nil {
+		return
+	}
+	for _, set := range s.inForce.Sets {
+		if pol := p.known[set.Name]; pol != nil {
+			object := pol.set.DeepCopy()
+			if s.copyPause(object); !maps.Equal(object.Annotations, pol.set.Annotations) {
+				p.upsert(now, object)
+			}
+		}
 	}
 }
 

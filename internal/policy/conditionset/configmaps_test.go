@@ -240,6 +240,7 @@ func TestConfigMapSets(t *testing.T) {
 		"a rejected version is validated again when another is deleted": testJudgedAfterAnother,
 		"a version that matches too many nodes stays rejected":          testTooWide,
 		"an annotation pauses all sets":                                 testPaused,
+		"an annotation on an invalid version pauses all sets":           testPausedInvalid,
 		"a problem is reported again while it lasts":                    testToldAgain,
 		"a key that no longer contains sets":                            testKeyStrays,
 		"all problems fit an Event":                                     testManyWrong,
@@ -580,9 +581,33 @@ func testPaused(d *configMapFixture, successor func() *configMapFixture) {
 	d.brings(m)
 	d.settles()
 	d.follows("A")
+	d.isPausedBy(m, successor)
+}
+
+// The pause does not wait for a valid version.
+func testPausedInvalid(d *configMapFixture, successor func() *configMapFixture) {
+	m := d.here(configMapWith("policies", "u1", fileOf("A", "NoSchedule")))
+	d.begins()
+	d.brings(m)
+	d.settles()
+	d.follows("A")
+	invalid := d.here(in(m, "type: ConditionSets\n"))
+	d.isPausedBy(invalid, successor)
+	invalid = invalid.DeepCopy()
+	invalid.Annotations = nil
+	d.brings(invalid)
+	for name, pol := range d.known {
+		testkit.Check(d.t, !strings.Contains(pol.rule.Hold, "paused"), "%s is on hold after the pause: %s", name, pol.rule.Hold)
+	}
+}
+
+// isPausedBy checks that a version with the annotation pauses the sets, for the next leader too.
+func (d *configMapFixture) isPausedBy(m *corev1.ConfigMap, successor func() *configMapFixture) {
+	d.t.Helper()
 	m.Annotations = map[string]string{v1alpha1.PausedAnnotation: "true"}
 	d.brings(d.here(m))
 	d.settles()
+	testkit.Check(d.t, len(d.known) > 0, "no sets are in force")
 	for leader, of := range map[string]*configMapFixture{"this": d, "the next": successor()} {
 		if leader == "the next" {
 			of.begins(m)

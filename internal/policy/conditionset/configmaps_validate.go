@@ -27,6 +27,7 @@ const editConfigMapAgain = ". The controller does not check this version again w
 // updateConfigMap takes in the current content of a ConfigMap.
 func (p *Policy) updateConfigMap(now time.Time, s *configMapSet) {
 	defer p.updateSetMetrics(s)
+	p.applyPause(now, s)
 	switch {
 	case s.refused != nil && !s.mayBecomeValid && configmaps.SameContent(s.refused, s.ConfigMap): // unchanged, so still invalid
 	case s.err != nil:

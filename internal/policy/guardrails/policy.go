@@ -135,8 +135,7 @@ func (p *Policy) AddVetoes(_ time.Time, n *engine.Node, facts *triage.Node) {
 }
 
 // compile returns the limits in force, and why the newest version is not in force. An invalid
-// version keeps the last valid one in force, even that of a previous leader. Without any valid
-// version the defaults apply.
+// version keeps the last valid one in force, but it can pause everything.
 func (p *Policy) compile() (rails dialect.Rails, problem string) {
 	if p.object == nil {
 		return p.defaults, ""
@@ -146,16 +145,25 @@ func (p *Policy) compile() (rails dialect.Rails, problem string) {
 		p.accepted = format.EncodeSpec(p.object.Spec)
 		return rails, ""
 	}
-	problem = err.Error()
+	rails, keeps := p.lastValid()
+	if p.object.Spec.Mode == v1alpha1.Paused && rails.Mode != string(v1alpha1.Paused) {
+		rails, keeps = rails.Paused(), keeps+", in mode Paused"
+	}
+	return rails, err.Error() + keeps
+}
+
+// lastValid returns the limits of the last valid version, even that of a previous leader, and what is
+// in force. Without any valid version the defaults apply.
+func (p *Policy) lastValid() (rails dialect.Rails, keeps string) {
 	p.accepted = cmp.Or(p.accepted, p.status.Stored.AcceptedSpec)
 	if spec, err := format.DecodeSpec[v1alpha1.GuardrailsSpec](p.accepted); p.accepted != "" && err == nil {
 		version := p.object.DeepCopy()
 		version.Spec = spec
 		if rails, err := observe.Guardrails(version); err == nil {
-			return rails, problem + status.KeepsAccepted
+			return rails, status.KeepsAccepted
 		}
 	}
-	return p.defaults, problem + "; the defaults are in force"
+	return p.defaults.WithoutValid(), "; the defaults are in force"
 }
 
 // release reads until when correlated failures hold nothing.

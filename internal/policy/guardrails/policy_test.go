@@ -1,7 +1,9 @@
 package guardrails
 
 import (
+	"encoding/json"
 	"errors"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -97,6 +99,43 @@ func TestReady(t *testing.T) {
 				testkit.Same(f.T, p.Ready(time.Now()), of.want, "ready")
 				testkit.Same(f.T, p.Ready(time.Now()), of.want, "ready again")
 				testkit.Same(f.T, strings.Count(f.Log.String(), "until the Guardrails can be read"), of.log, "messages")
+			})
+		})
+	}
+}
+
+// A user can always pause: the mode Paused counts even if the rest of the version is invalid.
+func TestAnInvalidVersionCanPause(t *testing.T) {
+	const invalid = `"maxInTreatment": "120%"`
+	for name, of := range map[string]struct {
+		specs []string // one after the other
+		mode  string
+		hold  string
+		words string // of the problem
+	}{
+		"after a valid version":                 {[]string{`{}`, `{"mode": "Paused", ` + invalid + `}`}, "Paused", "Guardrails cluster has mode Paused", "; the last accepted version stays in force, in mode Paused"},
+		"the first version":                     {[]string{`{"mode": "Paused", ` + invalid + `}`}, "Paused", "Guardrails cluster has mode Paused", "; the defaults are in force, in mode Paused"},
+		"a version that cannot be read":         {[]string{`{}`, `{"mode": "Paused", "enforce": 7}`}, "Paused", "Guardrails cluster has mode Paused", "cannot be read"},
+		"enforcing does not end a pause":        {[]string{`{"mode": "Paused"}`, `{"mode": "Enforce", ` + invalid + `}`}, "Paused", "Guardrails cluster has mode Paused", "; the last accepted version stays in force"},
+		"the defaults name the invalid version": {[]string{`{"mode": "Enforce", ` + invalid + `}`}, "Observe", "Guardrails cluster has no valid version, and --default-mode is Observe", "; the defaults are in force"},
+		"a valid version":                       {[]string{`{"mode": "Paused", ` + invalid + `}`, `{}`}, "Enforce", "", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			enginetest.Run(t, func(f *enginetest.Fixture) {
+				inbox := enginetest.Empty(t, &v1alpha1.Guardrails{})
+				p := New(f, inbox, testkit.Value(dialect.DefaultRails("Observe")).Must(t), NewMetrics())
+				f.AddPolicies(p)
+				for i, spec := range of.specs {
+					object := &v1alpha1.Guardrails{ObjectMeta: metav1.ObjectMeta{Name: v1alpha1.GuardrailsName, UID: "g", Generation: int64(i + 1), ResourceVersion: strconv.Itoa(i + 1)}}
+					testkit.Must(t, json.Unmarshal([]byte(spec), &object.Spec))
+					testkit.Must(t, inbox.Update(object))
+					f.Round(t.Context())
+				}
+				testkit.Same(t, p.rails.Mode, of.mode, "the mode")
+				for _, stage := range policykind.Stages() {
+					testkit.Same(t, p.rails.Core.Hold[stage], of.hold, "the hold of stage %s", stage)
+				}
+				testkit.Check(t, strings.Contains(p.problem, of.words) && (p.problem == "") == (of.words == ""), "the problem is %q", p.problem)
 			})
 		})
 	}
