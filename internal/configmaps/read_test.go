@@ -159,6 +159,16 @@ func TestReadTakesEveryFieldOfAConditionSet(t *testing.T) {
 	}
 }
 
+// A status has the same spellings as in a ConditionSet.
+func TestReadTakesEverySpellingOfAStatus(t *testing.T) {
+	for written, want := range map[string]v1alpha1.ConditionStatus{
+		"yes": "True", "on": "True", "'On'": "True", "TRUE": "True", "no": "False", "off": "False", `"NO"`: "False", "uNknown": "Unknown",
+	} {
+		sets := testkit.Value(read(holding(edit(t, `"FALSE"`, written)))).Must(t)
+		testkit.Same(t, sets[0].Spec.Conditions["example.com/Dotted.Type"].Status, want, "conditionStatus: %s", written)
+	}
+}
+
 func TestASetSaysWhereItIsWritten(t *testing.T) {
 	sets := testkit.Value(read(holding(seed(t)))).Must(t)
 	set := sets[0].ConditionSet
