@@ -38,7 +38,8 @@ func (c *Core) MaxAttempts() *MaxAttempts { return copied(c.rails.spec.MaxAttemp
 
 // IsNewAttempt says whether a treatment of a rule on a node would be another attempt. It is none
 // if the facts have an attempt of the rule from after the time at which its conditions began to
-// match: then the treatment continues that attempt.
+// match: then the treatment continues that attempt. If it is not certain that it is from after that
+// time, it counts as another attempt, so that there are never too many.
 func (c *Core) IsNewAttempt(node string, id RuleID) bool {
 	ep := c.episode(node, id)
 	return ep == nil || !ep.hasAttempt()
@@ -47,6 +48,9 @@ func (c *Core) IsNewAttempt(node string, id RuleID) bool {
 // hasAttempt says whether the facts have the attempt of the episode.
 func (ep *episode) hasAttempt() bool {
 	since := ep.matchedSince()
+	if since == wholeSeconds(since) { // a transition time: it was any time within that second
+		since = later(since, time.Second)
+	}
 	return slices.ContainsFunc(ep.node.extra.attempts, func(a Attempt) bool {
 		return !a.Inherited && a.Rule == ep.rule.spec.ID && nanos(a.Began) >= since
 	})

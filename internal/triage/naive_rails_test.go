@@ -439,8 +439,12 @@ func (t *naiveCore) givenUp(p *nodeState, rule triage.Rule) (triage.Reason, bool
 	}
 	var ends []time.Time
 	isRecent := false
+	since := p.ruleState(rule.ID).matchedSince(rule)
+	if since.Nanosecond() == 0 { // with the precision of a transition time
+		since = since.Add(time.Second)
+	}
 	for _, a := range p.facts.Attempts {
-		isOfCase := a.Rule == rule.ID && !a.Began.Before(p.ruleState(rule.ID).matchedSince(rule))
+		isOfCase := a.Rule == rule.ID && !a.Began.Before(since)
 		isRecent = isRecent || isOfCase
 		if isOfCase && !a.Inherited {
 			if len(p.facts.Attempts) >= limit.Limit {
