@@ -17,6 +17,7 @@ import (
 
 	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
 	"github.com/resourcestack/autohealer/internal/agentlease"
+	"github.com/resourcestack/autohealer/internal/attempts"
 	"github.com/resourcestack/autohealer/internal/configmaps"
 	"github.com/resourcestack/autohealer/internal/karpenter"
 	"github.com/resourcestack/autohealer/internal/ledger"
@@ -118,8 +119,15 @@ func (c *cleaner) node(ctx context.Context, node *corev1.Node, keys map[string]b
 				fmt.Sprintf("kubectl taint node %s %s:%s-", node.Name, taint.Key, taint.Effect)})
 		}
 	}
-	if !c.DryRun && (len(ours) > 0 || hasRecord) {
-		if err := c.patchNode(ctx, node, stay, hasRecord); err != nil {
+	var annotations []string
+	if hasRecord {
+		annotations = append(annotations, ownership.Annotation)
+	}
+	if _, has := node.Annotations[attempts.Annotation]; has {
+		annotations = append(annotations, attempts.Annotation)
+	}
+	if !c.DryRun && len(ours)+len(annotations) > 0 {
+		if err := c.patchNode(ctx, node, stay, annotations); err != nil {
 			return err
 		}
 	}
@@ -129,8 +137,8 @@ func (c *cleaner) node(ctx context.Context, node *corev1.Node, keys map[string]b
 	for _, taint := range ours {
 		c.removed("taint %s:%s of node %s", taint.Key, taint.Effect, node.Name)
 	}
-	if hasRecord {
-		c.removed("annotation %s of node %s", ownership.Annotation, node.Name)
+	for _, annotation := range annotations {
+		c.removed("annotation %s of node %s", annotation, node.Name)
 	}
 	return nil
 }
@@ -138,12 +146,13 @@ func (c *cleaner) node(ctx context.Context, node *corev1.Node, keys map[string]b
 // ownDomain is the prefix of the keys of the default sets.
 const ownDomain = "autohealer.resourcestack.com/"
 
-// patchNode writes the remaining taints on this version of a node.
-func (c *cleaner) patchNode(ctx context.Context, node *corev1.Node, taints []corev1.Taint, unrecord bool) error {
-	about := map[string]any{"uid": node.UID, "resourceVersion": node.ResourceVersion}
-	if unrecord {
-		about["annotations"] = map[string]any{ownership.Annotation: nil}
+// patchNode writes the remaining taints on this version of a node, and removes annotations.
+func (c *cleaner) patchNode(ctx context.Context, node *corev1.Node, taints []corev1.Taint, annotations []string) error {
+	gone := map[string]any{}
+	for _, annotation := range annotations {
+		gone[annotation] = nil
 	}
+	about := map[string]any{"uid": node.UID, "resourceVersion": node.ResourceVersion, "annotations": gone}
 	patch, err := json.Marshal(map[string]any{"metadata": about, "spec": map[string]any{"taints": taints}})
 	if err != nil {
 		return err

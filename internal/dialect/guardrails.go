@@ -82,15 +82,8 @@ const GuardrailsName = "cluster"
 type Rails struct {
 	Mode string
 	// Core is the part that the core applies.
-	Core        triage.Rails
-	MaxAttempts AttemptRail
-	Respect     Respect
-}
-
-// AttemptRail is the compiled form of [MaxAttempts].
-type AttemptRail struct {
-	Limit  int
-	Window time.Duration
+	Core    triage.Rails
+	Respect Respect
 }
 
 const (
@@ -165,9 +158,9 @@ func (g Guardrails) Rails() (Rails, error) {
 			Topology:      g.topology(&f),
 
 			CorrelatedFailure: g.CorrelatedFailure.compile(&f),
+			MaxAttempts:       g.MaxAttempts.compile(&f),
 		},
-		MaxAttempts: g.MaxAttempts.compile(&f),
-		Respect:     RespectAll(),
+		Respect: RespectAll(),
 	}
 	if g.Respect != nil {
 		rails.Respect = *g.Respect
@@ -282,8 +275,8 @@ func (c CorrelatedFailure) compile(f *fields) *triage.CorrelatedFailure {
 	return rail
 }
 
-func (m MaxAttempts) compile(f *fields) AttemptRail {
-	rail := AttemptRail{
+func (m MaxAttempts) compile(f *fields) *triage.MaxAttempts {
+	rail := &triage.MaxAttempts{
 		Limit:  defaultAttempts,
 		Window: f.durationWithin("spec.maxAttempts.window", orDefault(m.Window, "24h"), "1m", "720h"),
 	}

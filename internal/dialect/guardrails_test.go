@@ -31,9 +31,9 @@ func defaultRails(change func(*dialect.Rails)) dialect.Rails {
 				},
 				Image: true,
 			},
+			MaxAttempts: &triage.MaxAttempts{Limit: 3, Window: 24 * time.Hour},
 		},
-		MaxAttempts: dialect.AttemptRail{Limit: 3, Window: 24 * time.Hour},
-		Respect:     dialect.RespectAll(),
+		Respect: dialect.RespectAll(),
 	}
 	change(&rails)
 	return rails
@@ -80,7 +80,7 @@ func TestGuardrails(t *testing.T) {
 			r.Core.Pace = &triage.Pace{Limit: triage.Limit{Number: 25, Percent: true}, AtLeast: 1, Period: 90 * time.Minute}
 			r.Core.Topology = []triage.Share{{Label: "rack", Limit: triage.Limit{Number: 49, Percent: true}}, {Label: "example.com/Row", Limit: triage.Limit{Number: 1}}}
 			r.Core.CorrelatedFailure = &triage.CorrelatedFailure{Threshold: triage.Limit{Number: 4}, MinNodes: 5, Window: 10 * time.Minute, Image: true, LongestHold: 2 * time.Hour}
-			r.MaxAttempts = dialect.AttemptRail{Limit: 1, Window: 12 * time.Hour}
+			r.Core.MaxAttempts = &triage.MaxAttempts{Limit: 1, Window: 12 * time.Hour}
 			r.Respect = dialect.Respect{Karpenter: true}
 		}},
 		{"does not raise a pace that is a number", dialect.Guardrails{Pace: dialect.Pace{Max: "1"}}, func(r *dialect.Rails) {

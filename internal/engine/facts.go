@@ -51,6 +51,7 @@ func (l *Engine) addFacts(now time.Time, state *Node, facts *triage.Node) {
 	if state.Object.DeletionTimestamp != nil {
 		facts.Vetoes = append(facts.Vetoes, triage.Veto{Reason: NodeDeletedMessage})
 	}
+	l.addAttempts(state, facts)
 	for p := range implementing[FactSource](l.policies) {
 		p.AddFacts(now, state, facts)
 	}

@@ -43,7 +43,7 @@ type Host interface {
 
 // TreatmentHost is what the engine offers to treatments, and to policies that know
 // treatments. All methods are for the goroutine of the engine, except IsUnchanged,
-// IsProtected, MayStillStart, Writer and Logger.
+// IsProtected, RecordAttempt, MayStillStart, Writer and Logger.
 type TreatmentHost interface {
 	Host
 	// NodeTasks returns the tasks of a node name, created if necessary. FindNodeTasks returns nil if
@@ -100,6 +100,9 @@ type TreatmentHost interface {
 	IsUnchanged(ctx context.Context, r *TaskResult) (bool, error)
 	// IsProtected reports whether a pod protects the node of a task from the first step of a treatment.
 	IsProtected(ctx context.Context, r *TaskResult) (bool, error)
+	// RecordAttempt records on the node that a treatment begins, immediately before its first write. It
+	// reports whether the treatment may begin.
+	RecordAttempt(ctx context.Context, r *TaskResult) (may bool, err error)
 	// MayStillStart reports whether a planned treatment may still start, after the engine
 	// has taken in everything that has happened meanwhile.
 	MayStillStart(ctx context.Context, t *Task) (bool, error)

@@ -39,6 +39,7 @@ type ledgerWriter struct {
 	withSlots []SlotTaker // named by the stored snapshot or the one being written
 
 	replacements awaitingReplacement
+	attempts     []ledger.Entry // of nodes that are deleted or in treatment, in the next snapshot
 	stored       []ledger.Entry // the stored snapshot
 	next         []ledger.Entry // the snapshot being written
 	isOutdated   bool           // the stored snapshot is unknown or has entries of a policy that do not count any more
@@ -60,6 +61,7 @@ func (w *ledgerWriter) restore(now time.Time) {
 	for p := range implementing[Recorder](w.engine.policies) {
 		p.RestoreEntries(w.restored)
 	}
+	w.restoreAttempts(now)
 	for _, e := range w.restored {
 		switch e := e.(type) {
 		case ledger.ObjectWrite:
@@ -134,7 +136,7 @@ func (w *ledgerWriter) nextSnapshot(now time.Time) (entries []ledger.Entry, due 
 		return nil, time.Time{}
 	}
 	hasEnded, due := w.hasEndedEntries(now)
-	isStale := hasNews || hasEnded || w.isOutdated
+	isStale := hasNews || hasEnded || w.isOutdated || w.lacksAttempts()
 	switch {
 	case len(w.queued) == 0 && !isStale:
 		return nil, due
@@ -142,13 +144,14 @@ func (w *ledgerWriter) nextSnapshot(now time.Time) (entries []ledger.Entry, due 
 		return nil, w.notBefore
 	}
 	w.withSlots = slices.DeleteFunc(w.withSlots, func(t SlotTaker) bool { return !t.HasGrant() })
-	w.writing, w.replacements.requested = nil, nil
+	w.writing, w.replacements.requested, w.attempts = nil, nil, nil
 	held := w.entries()
 	room := w.ledger.Room()
 	room.Add(w.withPolicyEntries(now, held)...)
 	isStale = w.requestDeletedNodes(now, room) || hasEnded || w.isOutdated
 	w.isOutdated = false
 	w.addQueued(now, room)
+	isStale = w.requestAttempts(now, room) || isStale
 	if len(w.writing) == 0 && !isStale {
 		return nil, due // the ledger is full, or no request is left
 	}
@@ -215,6 +218,8 @@ func (w *ledgerWriter) hasEndedEntries(now time.Time) (isDue bool, due time.Time
 		switch e := e.(type) {
 		case ledger.DeletedNode: // syncDeletedNodes removes entries that would mislead the next leader
 			isTidy = isTidy && (kept[e.Slot] || w.engine.showsRemoval(e.Slot))
+		case ledger.Attempts:
+			isTidy = isTidy && w.engine.needsAttempts(e)
 		case ledger.ObjectWrite:
 			if nodeTasks := w.engine.tasks.byNode[e.Node]; nodeTasks == nil || nodeTasks.granted != e {
 				return true, time.Time{}
@@ -249,7 +254,7 @@ func (w *ledgerWriter) entries() []ledger.Entry {
 	for _, gone := range w.replacements.requested {
 		entries = append(entries, gone)
 	}
-	return entries // not nil, even if empty
+	return append(entries, w.attempts...) // not nil, even if empty
 }
 
 // SlotOf returns the slot of a node under the bound of a rule.

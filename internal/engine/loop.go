@@ -45,6 +45,7 @@ type Engine struct {
 
 	respect      *dialect.Respect       // see Respect
 	protected    map[string]*protection // nodes that a pod protects
+	inheritance  inheritance
 	startedAt    time.Time
 	loaded       bool // everything that existed at the start is taken in
 	failureLog   struct{ retries, refusals logLimiter }
@@ -104,7 +105,7 @@ func (l *Engine) round(ctx context.Context) time.Time {
 	l.cfg.Metrics.waiting.Set(float64(l.nodeWriter.Waiting() + len(l.ledger.queued) + len(l.ledger.writing)))
 	l.tasks.start(ctx, now)
 	l.ReconcileWoken(now)
-	due = times.Earliest(due, l.updateAllowances(now), l.ledger.write(ctx, now), l.lookAtProtected(ctx, now))
+	due = times.Earliest(due, l.updateAllowances(now), l.ledger.write(ctx, now), l.lookAtProtected(ctx, now), l.writeInherited(ctx, now))
 	due = times.Earliest(due, l.nodeWriter.Due(now))                    // after the ledger, which may queue writes that need no slot any more
 	if len(l.tasks.queue) > 0 && l.tasks.running < maxConcurrentTasks { // a final check changed a plan
 		due = now
@@ -208,6 +209,7 @@ func (l *Engine) takeNodes(now time.Time) {
 			facts = append(facts, l.upsertNode(change.Object, change.At))
 		}
 	}
+	facts = l.takeHeirs(now, facts)
 	l.core.Observe(now, facts...)
 	// A taint of another component may be gone. The core does not know those taints, so
 	// check the node even if the core does not wake it.
@@ -250,6 +252,7 @@ func (l *Engine) upsertNode(node *corev1.Node, at time.Time) triage.Node {
 		state.unknownEntries = note.CountUnknown()
 	}
 	l.notePause(state)
+	l.noteAttempts(at, state, before)
 	l.nodeChanged(state, before, node)
 	facts, err := observe.Node(node)
 	facts.Previous, state.arrivedAt = state.arrivedAt, at
@@ -304,6 +307,7 @@ func (l *Engine) RemoveNode(now time.Time, state *Node) {
 	l.cfg.Metrics.addUnknownEntries("record", -state.unknownEntries)
 	l.nodeWriter.NodeGone(state)
 	delete(l.nodeStates, name)
+	l.leaveAttempts(now, state.Object)
 	l.tasks.reconcile(now, name)
 }
 

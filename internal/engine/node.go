@@ -24,9 +24,10 @@ type Node struct {
 
 	firstFindings map[triage.RuleID]firstFinding
 
-	unreadable     bool   // the ownership record cannot be read
-	pauseProblem   string // why the pause of the node cannot be read, empty if it can
-	unknownEntries int    // entries and fields of the record that this version does not know
+	unreadable      bool   // the ownership record cannot be read
+	pauseProblem    string // why the pause of the node cannot be read, empty if it can
+	attemptsProblem string // why its attempts cannot be read, empty if they can
+	unknownEntries  int    // entries and fields of the record that this version does not know
 }
 
 // Report is what a policy has reported last about a finding for a node.

@@ -27,7 +27,8 @@ type NodeTasks struct {
 	// sentAt is when the write that granted covers was last sent, if it may have succeeded
 	// or may still succeed. It is zero for none.
 	sentAt  time.Time
-	running *Task // nil for none
+	running *Task       // nil for none
+	attempt *newAttempt // that the running task begins, nil for none
 	// hasEarlier says that an earlier attempt of the write that granted covers got no answer, and
 	// may still succeed after a later attempt has.
 	hasEarlier bool

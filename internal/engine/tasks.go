@@ -71,8 +71,9 @@ type TaskResult struct {
 	// knows now: it decides again at once.
 	Learned bool
 
-	respectsPods bool   // a pod can protect the node of the task
-	protection   string // says that a pod does, empty if none does
+	respectsPods bool        // a pod can protect the node of the task
+	protection   string      // says that a pod does, empty if none does
+	attempt      *newAttempt // that the task begins, nil for none
 
 	previouslySentAt time.Time // when the same write was sent before and may still succeed; zero for never
 }
@@ -106,7 +107,8 @@ type taskRunner struct {
 // startTask marks a task as running and returns its result to fill in.
 func (tr *taskRunner) startTask(now time.Time, nodeTasks *NodeTasks, t *Task) *TaskResult {
 	r := &TaskResult{NodeTasks: nodeTasks, Task: t, previouslySentAt: nodeTasks.sentAt, respectsPods: tr.engine.respectsPods()}
-	nodeTasks.stage, nodeTasks.running = Running, t
+	r.attempt = tr.engine.attemptOf(now, t)
+	nodeTasks.stage, nodeTasks.running, nodeTasks.attempt = Running, t, r.attempt
 	tr.running++
 	if t.Begins && nodeTasks.HasSlot() {
 		isCreation := nodeTasks.granted.ResourceVersion == "" // other writes name a version, so only one attempt can succeed
@@ -145,6 +147,9 @@ func (l *Engine) IsUnchanged(ctx context.Context, r *TaskResult) (isStill bool, 
 	case err != nil || isStill:
 		return isStill, err
 	case r.Fresh.UID == known.UID && nodewatch.Same(nodewatch.Trim(r.Fresh), known):
+		if r.attempt != nil {
+			r.attempt.version = r.Fresh.ResourceVersion
+		}
 		r.Fresh = nil
 		return true, nil
 	}
@@ -161,9 +166,10 @@ func (tr *taskRunner) handleResult(r *TaskResult) {
 	if t.Begins && r.Outcome != treat.Made && r.Outcome != treat.Unknown { // the write cannot succeed any more
 		nodeTasks.sentAt = r.previouslySentAt
 	}
+	tr.engine.noteAttempt(now, r)
 	t.Work.Done(now, r)
 	tr.engine.noteProtection(now, r)
-	nodeTasks.running = nil
+	nodeTasks.running, nodeTasks.attempt = nil, nil
 	if nodeTasks.releasesLater && !nodeTasks.hasEarlier {
 		nodeTasks.clearSlot()
 	}

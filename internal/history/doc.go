@@ -100,6 +100,8 @@
 //     holds its stage, or afterwards more nodes are in treatment, closed to new pods, or in
 //     treatment within one value of a topology label than allowed, or more treatments began
 //     than the pace allows, or no node is Ready and schedulable. All policies count together.
+//     Also: a treatment began that is not recorded on its node, or is one more than maxAttempts
+//     allows, or we removed an attempt that still counts.
 //   - [ForeignTouched], [DoneTwice]: we wrote more than the status, or changed nothing.
 //
 // A mirror is a ConditionSet or RepairPolicy that was created with the label of mirrors. It asks for

@@ -40,6 +40,7 @@ func (r *replay) judgeWrite(n *node, after facts) *nodeWrite {
 	if takesConfirmation(n.object, after.object) {
 		r.judgeConfirmation(n)
 	}
+	r.judgeAttempts(n, after.object)
 	r.judgeTaints(n, after)
 	for set, entries := range n.carried {
 		w.evicted[set] = n.carries(set, noExecute)
@@ -286,7 +287,7 @@ func (r *replay) judgeNeed(n *node, after facts, w *nodeWrite) {
 		return
 	}
 	if n.record.equals(after.record) {
-		if len(notOurs(n.object, after.object)) == 0 && !takesConfirmation(n.object, after.object) {
+		if len(notOurs(n.object, after.object)) == 0 && !takesConfirmation(n.object, after.object) && !changesAttempts(n.object, after.object) {
 			r.addViolation(DoneTwice, n.name, "", "we wrote to the node and changed nothing")
 		}
 		return

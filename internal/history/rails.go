@@ -48,6 +48,8 @@ type rails struct {
 	pace                       naive.Limit
 	atLeast                    int // of the pace
 	period                     time.Duration
+	attempts                   int // of maxAttempts, 0 for any number
+	window                     time.Duration
 }
 
 // share is a limit on the nodes with the same value of a label.
@@ -112,7 +114,8 @@ func (l *rails) protectsLast() bool { return l.inTreatment != allNodes || l.unsc
 
 // isRoomy reports whether the rails hold nothing in a test cluster.
 func (l *rails) isRoomy() bool {
-	return len(l.held) == 0 && !l.protectsLast() && len(l.topology) == 0 && l.pace == allNodes
+	isOften := l.attempts == 0 || l.attempts >= 1000
+	return len(l.held) == 0 && !l.protectsLast() && len(l.topology) == 0 && l.pace == allNodes && isOften
 }
 
 // readRails parses the stored spec, in which the API server has set all defaults.
@@ -151,7 +154,11 @@ func readRails(spec any) (*rails, error) {
 	if err != nil {
 		return nil, err
 	}
-	read.period, err = duration(s.Pace.Period)
+	if read.period, err = duration(s.Pace.Period); err != nil || s.MaxAttempts.Limit == 0 {
+		return read, err
+	}
+	read.attempts = int(s.MaxAttempts.Limit)
+	read.window, err = duration(s.MaxAttempts.Window)
 	return read, err
 }
 
@@ -292,6 +299,11 @@ func (r *replay) railAgainst(n *node, s railStep, view *rails) string {
 	}
 	if s.enters {
 		if why := r.maxInTreatment(n, view); why != "" {
+			return why
+		}
+	}
+	if s.treats && view.attempts > 0 {
+		if why := r.tooOften(n, view); why != "" {
 			return why
 		}
 	}

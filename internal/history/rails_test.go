@@ -1,6 +1,9 @@
 package history
 
 import (
+	"fmt"
+	"maps"
+	"strings"
 	"testing"
 	"time"
 
@@ -15,6 +18,32 @@ const roomyRails = `{"mode":"Enforce","enforce":["Taint","Remediate","Repair"],"
 
 func (s *story) guardrails(spec string) {
 	s.put(admin, s.rails, "cluster", RailsResource, "Guardrails", "", "cluster", fieldsOf(s.tb, spec))
+}
+
+// attempts sets how long ago the node was treated, or an earlier node that it replaces (with a
+// minus).
+func (s *story) attempts(author testbed.Author, name string, ago ...string) {
+	rows := make([]string, 0, len(ago))
+	for _, text := range ago {
+		since, isInherited := strings.CutPrefix(text, "-")
+		d, err := time.ParseDuration(since)
+		if err != nil {
+			s.tb.Fatal(err)
+		}
+		row := fmt.Sprintf(`{"policy":"NodeHealthCheck/workers","began":%q`, s.now.Add(-d).Format(time.RFC3339))
+		if isInherited {
+			row += `,"node":"old"`
+		}
+		rows = append(rows, row+"}")
+	}
+	s.edit(author, name, func(n *corev1.Node) {
+		if n.Annotations = maps.Clone(n.Annotations); n.Annotations == nil {
+			n.Annotations = map[string]string{}
+		}
+		if delete(n.Annotations, attemptsAnnotation); len(rows) > 0 {
+			n.Annotations[attemptsAnnotation] = `{"attempts":[` + strings.Join(rows, ",") + `]}`
+		}
+	})
 }
 
 func (s *story) deleteGuardrails() { s.drop(admin, s.rails, "cluster", RailsResource) }
@@ -65,6 +94,11 @@ func TestPlantedInRails(t *testing.T) {
 		"one treatment more than the pace":          caught(RailIgnored, "3 treatments began within 59s, pace allows 2 in 1m0s", `guardrails $rails^"pace":{"max":100^"pace":{"max":"10%"; pass 1m; becomeUnhealthy n1 n2 n3; remediate n1 workers Reboot; remediate n2 workers Reboot; pass 50s; remediate n3 workers Reboot`),
 		"one treatment more than the pace's number": caught(RailIgnored, "2 treatments began within 59s, pace allows 1 in 1m0s", `guardrails $rails^"pace":{"max":100^"pace":{"max":1; pass 1m; becomeUnhealthy n1 n2; remediate n1 workers Reboot; pass 50s; remediate n2 workers Reboot`),
 
+		"a fourth attempt": caught(RailIgnored, "this is attempt 4 within 24h0m0s, maxAttempts is 3", `guardrails $rails^"topology":[]^$attempts; pass 1m; attempts us n1 3h 2h 1h 1m; treat n1`),
+		"an attempt that inherited ones make one too many": caught(RailIgnored, "this is attempt 4 within 24h0m0s", `guardrails $rails^"topology":[]^$attempts; pass 1m; attempts us n1 -3h -2h -1h 1m; treat n1`),
+		"an attempt that is not recorded":                  caught(RailIgnored, "no attempt is recorded on the node", `guardrails $rails^"topology":[]^$attempts; pass 1m; attempts us n1 -1h; treat n1`),
+		"an attempt that we removed":                       caught(RailIgnored, "we removed an attempt that still counts", `guardrails $rails^"topology":[]^$attempts; pass 1m; attempts us n1 2h 1h; attempts us n1 1h 1m`),
+
 		"the last open node closed":     caught(RailIgnored, "it was the last node that is Ready and schedulable", `close n1 n2 n3 n4; cordon n5 true; pass 2s; close n6`),
 		"the last open node treated":    caught(RailIgnored, "it was the last node that is Ready and schedulable", `close n1 n2 n3 n4; condition n5 Ready=False; pass 2s; evict n6`),
 		"a taint while paused":          caught(RailIgnored, "the mode is Paused", `guardrails $rails^Enforce^Paused; pass 2s; close n1`),
@@ -108,6 +142,8 @@ func TestPermittedByRails(t *testing.T) {
 		"a place that became free":                  fine(`guardrails $rails^"maxInTreatment":50^"maxInTreatment":1; pass 1m; evict n1; calm n1; evict n2; calm n2`),
 		"a removed node that is replaced":           fine(`guardrails $rails^"maxInTreatment":50^"maxInTreatment":1; pass 1m; removedForGood n1; reports n1 Reboot PermanentNodeDeletionExpected=True Succeeded=True; deleteObject us n1 Reboot; unlock n1; node n7; pass 1m; evict n2; calm n2`),
 		"treatments in two periods":                 fine(`guardrails $rails^"pace":{"max":100^"pace":{"max":1; pass 1m; treat n1; pass 1m; treat n2; condition n1 Ready=True; condition n2 Ready=True; deleteObject us n1 Reboot; deleteObject us n2 Reboot; unlock n1; unlock n2`),
+		"a third attempt, and older ones":           fine(`guardrails $rails^"topology":[]^$attempts; pass 1m; attempts us n1 25h 3h 2h; attempts us n1 3h 2h 1m; treat n1; condition n1 Ready=True; deleteObject us n1 Reboot; unlock n1`),
+		"attempts that a user removes":              fine(`guardrails $rails^"topology":[]^$attempts; pass 1m; attempts us n1 3h 2h 1h; attempts admin n1; attempts us n1 1m; treat n1; condition n1 Ready=True; deleteObject us n1 Reboot; unlock n1`),
 		"taints, which are not paced":               fine(`guardrails $rails^"pace":{"max":100^"pace":{"max":1; pass 1m; evict n1 n2 n3; calm n1 n2 n3`),
 		"a removal while paused":                    fine(`evict n1; guardrails $rails^Enforce^Paused; pass 1m; calm n1`),
 		"the last but one open node":                fine(`close n1 n2 n3 n4; cordon n5 true; close n6; open n1 n2 n3 n4 n6`),

@@ -273,7 +273,7 @@ func moment(stamp string) time.Time {
 }
 
 // notOurs returns the parts of a node that differ and are not ours. Ours are the taints,
-// the record, and a confirmation that is no longer needed. Fields that the API server
+// the record, the attempts, and a confirmation that is no longer needed. Fields that the API server
 // maintains are ignored.
 func notOurs(before, after *unstructured.Unstructured) []string {
 	served := takesConfirmation(before, after)
@@ -281,6 +281,7 @@ func notOurs(before, after *unstructured.Unstructured) []string {
 		parts := partsOf(object)
 		annotations := copied(parts["annotations"])
 		delete(annotations, recordAnnotation)
+		delete(annotations, attemptsAnnotation)
 		if served {
 			delete(annotations, confirmedAnnotation)
 		}
@@ -359,6 +360,7 @@ func ownerOfChanges(before, after *unstructured.Unstructured) (manager string, p
 	for _, part := range []struct{ value, fields []string }{
 		{[]string{"spec", "taints"}, []string{"f:spec", "f:taints"}},
 		{[]string{"metadata", "annotations", recordAnnotation}, []string{"f:metadata", "f:annotations", "f:" + recordAnnotation}},
+		{[]string{"metadata", "annotations", attemptsAnnotation}, []string{"f:metadata", "f:annotations", "f:" + attemptsAnnotation}},
 	} {
 		was, _, _ := unstructured.NestedFieldNoCopy(before.Object, part.value...)
 		is, there, _ := unstructured.NestedFieldNoCopy(after.Object, part.value...)

@@ -42,7 +42,7 @@ const (
 
 // words are what a script writes as $name.
 var words = map[string]string{
-	"rails": roomyRails, "deadlock": deadlock, "ntp": ntp, "out": out, "back": back, "late": late,
+	"rails": roomyRails, "attempts": `"topology":[],"maxAttempts":{"limit":3,"window":"24h"}`, "deadlock": deadlock, "ntp": ntp, "out": out, "back": back, "late": late,
 	// A set that waits for five minutes, and a set on Unknown.
 	"night":   `{"type":"N","effect":"NoExecute","taintKey":"example.com/night","windows":[{"schedule":"0 22 * * *","timeZone":"UTC","duration":"4h"}],"conditions":{"A":{"status":true}}}`,
 	"slow":    `{"type":"S","effect":"NoSchedule","taintKey":"example.com/slow","conditions":{"A":{"status":true,"duration":"5m"}}}`,
@@ -71,7 +71,7 @@ var verbs map[string]any
 
 func init() {
 	verbs = map[string]any{
-		"guardrails": (*story).guardrails, "deleteGuardrails": (*story).deleteGuardrails, "cordon": (*story).cordon,
+		"attempts": (*story).attempts, "guardrails": (*story).guardrails, "deleteGuardrails": (*story).deleteGuardrails, "cordon": (*story).cordon,
 		"pass": (*story).pass, "node": (*story).node, "deleteNode": (*story).deleteNode, "condition": (*story).condition, "stamped": (*story).stamped,
 		"label": (*story).label, "foreign": (*story).foreign, "takeAway": (*story).takeAway, "set": (*story).set, "deleteSet": (*story).deleteSet,
 		"we": (*story).we, "weUnrecorded": (*story).weUnrecorded, "deadlocked": (*story).deadlocked, "by": (*story).by, "writeAgain": (*story).writeAgain,

@@ -11,7 +11,7 @@ import (
 )
 
 // Entry is an entry of the ledger: a [NodeWrite], an [ObjectWrite], a [DeletedNode],
-// [LaunchFailures] or [Starts]. Entries are comparable.
+// [LaunchFailures], [Starts] or [Attempts]. Entries are comparable.
 type Entry interface {
 	record() record
 }
@@ -92,6 +92,17 @@ type Starts struct {
 	Unknown    format.Unknown
 }
 
+// Attempts are the attempts of a node that is deleted, or may be while no process leads. The node
+// that replaces it inherits them.
+type Attempts struct {
+	Node, UID string
+	// NodePool is the pool of the node. The next node of the pool inherits the attempts. It is empty
+	// if the node has no pool.
+	NodePool string
+	Record   string // the attempts, as in the annotation of a node
+	Unknown  format.Unknown
+}
+
 // UnknownEntry is an entry of a kind that this version does not know. It stays in the
 // ledger.
 type UnknownEntry struct {
@@ -136,6 +147,7 @@ type record struct {
 	Closes          bool           `json:"closes,omitempty"`
 	Topology        string         `json:"topology,omitempty"`
 	Starts          int            `json:"starts,omitempty"`
+	Attempts        string         `json:"attempts,omitempty"`
 	Unknown         format.Unknown `json:"-"`
 }
 
@@ -165,6 +177,10 @@ func (e Starts) record() record {
 	return record{Since: e.At, Starts: e.Treatments, Unknown: e.Unknown}
 }
 
+func (e Attempts) record() record {
+	return record{Node: e.Node, UID: e.UID, Pool: e.NodePool, Attempts: e.Record, Unknown: e.Unknown}
+}
+
 func (e UnknownEntry) record() record { return e.stored }
 
 // entry returns the entry of a record. Fields of another kind, which no version has
@@ -174,6 +190,8 @@ func (r record) entry() Entry {
 	switch {
 	case r.Starts > 0 && r.Rule == (ownership.Rule{}):
 		return Starts{r.Since, r.Starts, r.Unknown}
+	case r.Attempts != "" && r.Rule == (ownership.Rule{}):
+		return Attempts{r.Node, r.UID, r.Pool, r.Attempts, r.Unknown}
 	case !r.Rule.IsKnown():
 	case !r.Gone.IsZero():
 		return DeletedNode{slot, r.Step, r.Gone, r.Since, r.ControlPlane, r.Pool, r.Replaced, r.ReadyNeeded, r.Topology, r.Unknown}

@@ -4,6 +4,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/resourcestack/autohealer/internal/attempts"
 	"github.com/resourcestack/autohealer/internal/karpenter"
 	"github.com/resourcestack/autohealer/internal/nodepause"
 	"github.com/resourcestack/autohealer/internal/ownership"
@@ -12,7 +13,7 @@ import (
 
 // keptAnnotations are the annotations that Autohealer reads.
 var keptAnnotations = [...]string{
-	ownership.Annotation, nodepause.Annotation, remediation.ConfirmedAnnotation, karpenter.DoNotRepairAnnotation, karpenter.OurDoNotRepairAnnotation,
+	ownership.Annotation, nodepause.Annotation, attempts.Annotation, remediation.ConfirmedAnnotation, karpenter.DoNotRepairAnnotation, karpenter.OurDoNotRepairAnnotation,
 }
 
 // Trim keeps the fields of a node that Autohealer reads or writes back, without images,

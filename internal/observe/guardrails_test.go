@@ -41,9 +41,9 @@ func TestGuardrailsCompilesTheExample(t *testing.T) {
 			CorrelatedFailure: &triage.CorrelatedFailure{
 				Threshold: share(30), MinNodes: 5, Window: 10 * time.Minute, Labels: []string{"topology.kubernetes.io/zone"}, Image: true, LongestHold: 2 * time.Hour,
 			},
+			MaxAttempts: &triage.MaxAttempts{Limit: 2, Window: 12 * time.Hour},
 		},
-		MaxAttempts: dialect.AttemptRail{Limit: 2, Window: 12 * time.Hour},
-		Respect:     respect,
+		Respect: respect,
 	}
 	testkit.Equal(t, "rails", want, testkit.Value(observe.Guardrails(&example)).Must(t))
 }

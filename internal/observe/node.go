@@ -7,6 +7,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/resourcestack/autohealer/internal/attempts"
 	"github.com/resourcestack/autohealer/internal/nodepause"
 	"github.com/resourcestack/autohealer/internal/ownership"
 	"github.com/resourcestack/autohealer/internal/triage"
@@ -22,7 +23,7 @@ const (
 )
 
 // Node returns the facts in a Node object, including which taints Autohealer placed. It
-// omits facts that other objects hold: treatments and vetoes.
+// omits facts that other objects hold: treatments, and vetoes except that of unreadable attempts.
 //
 // An error means that the ownership record cannot be read. The facts are still correct, but
 // no taint counts as placed by Autohealer.
@@ -47,6 +48,13 @@ func Node(n *corev1.Node) (triage.Node, error) {
 	}
 	pause, _ := nodepause.Read(n.Annotations)
 	facts.Hold, facts.HoldUntil = pause.Message, pause.Until
+	treated, unreadable := attempts.Read(n.Annotations)
+	if unreadable != nil { // it may have been treated too often
+		facts.Vetoes = append(facts.Vetoes, triage.Veto{Reason: unreadable.Error()})
+	}
+	for _, a := range treated.Attempts {
+		facts.Attempts = append(facts.Attempts, Attempt(a))
+	}
 	record, err := ownership.Read(n.Annotations)
 	facts.Closed, facts.Dedicated = closedByOthers(n, record)
 	facts.Foreign = foreign(n.Spec.Taints, record)
@@ -61,6 +69,11 @@ func Node(n *corev1.Node) (triage.Node, error) {
 		})
 	}
 	return facts, nil
+}
+
+// Attempt returns the fact in an attempt of a node.
+func Attempt(a attempts.Attempt) triage.Attempt {
+	return triage.Attempt{Rule: triage.RuleID(a.Policy), Began: a.Began, Inherited: a.Node != ""}
 }
 
 // temporaryTaints are prefixes of taints that other components place for a while, and that

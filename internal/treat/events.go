@@ -93,6 +93,10 @@ const (
 	RecordUnreadable
 	// PauseUnreadable: the controller cannot read until when a node is paused.
 	PauseUnreadable
+	// AttemptsUnreadable: the controller cannot read how often a node was treated.
+	AttemptsUnreadable
+	// GivenUp: a node was treated as often as the Guardrails allow, and is not treated again.
+	GivenUp
 
 	// The following are Events of health checks, with the names that medik8s uses.
 
@@ -166,6 +170,8 @@ var eventKinds = [...]struct{ reason, action, kind string }{
 	MirrorNameTaken:              {"MirrorNameTaken", validateAction, corev1.EventTypeWarning},
 	RecordUnreadable:             {"RecordUnreadable", validateAction, corev1.EventTypeWarning},
 	PauseUnreadable:              {"PauseUnreadable", validateAction, corev1.EventTypeWarning},
+	AttemptsUnreadable:           {"AttemptsUnreadable", validateAction, corev1.EventTypeWarning},
+	GivenUp:                      {"GivenUp", validateAction, corev1.EventTypeWarning},
 	DetectedUnhealthy:            {"DetectedUnhealthy", validateAction, corev1.EventTypeNormal},
 	RemediationCreated:           {"RemediationCreated", "CreateRemediation", corev1.EventTypeNormal},
 	RemediationSkipped:           {"RemediationSkipped", "CreateRemediation", corev1.EventTypeWarning},
@@ -196,7 +202,7 @@ var eventKinds = [...]struct{ reason, action, kind string }{
 // IsFinding reports whether the Event describes a finding of a policy, not a write.
 func (r EventReason) IsFinding() bool {
 	switch r {
-	case DetectedUnhealthy, RemediationSkipped, NoTemplateLeft, InvalidNodeLabel, RepairPending, RepairBlocked:
+	case GivenUp, DetectedUnhealthy, RemediationSkipped, NoTemplateLeft, InvalidNodeLabel, RepairPending, RepairBlocked:
 		return true
 	default:
 		return false

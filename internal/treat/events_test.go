@@ -223,6 +223,8 @@ conditionSets:
 			{"Warning", "MirrorNameTaken", "Evaluate"},
 			{"Warning", "RecordUnreadable", "Evaluate"},
 			{"Warning", "PauseUnreadable", "Evaluate"},
+			{"Warning", "AttemptsUnreadable", "Evaluate"},
+			{"Warning", "GivenUp", "Evaluate"},
 			{"Normal", "DetectedUnhealthy", "Evaluate"},
 			{"Normal", "RemediationCreated", "CreateRemediation"},
 			{"Warning", "RemediationSkipped", "CreateRemediation"},

@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/resourcestack/autohealer/internal/attempts"
 	"github.com/resourcestack/autohealer/internal/nodelease"
 	"github.com/resourcestack/autohealer/internal/remediation"
 )
@@ -101,6 +102,22 @@ func (w *Writer) RemoveConfirmation(ctx context.Context, node *corev1.Node) (res
 	answer := &metav1.PartialObjectMetadata{TypeMeta: nodeKind, ObjectMeta: metav1.ObjectMeta{Name: node.Name}}
 	if err := w.client.Patch(ctx, answer, client.RawPatch(types.MergePatchType, patch), client.FieldOwner(FieldManager)); err != nil {
 		return "", fmt.Errorf("removing the confirmation from node %s: %w", node.Name, err)
+	}
+	return answer.ResourceVersion, nil
+}
+
+// RecordAttempts writes the annotation with the attempts of a node. It takes effect only if the node
+// still has this version.
+func (w *Writer) RecordAttempts(ctx context.Context, node *corev1.Node, version, record string) (resourceVersion string, err error) {
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{
+		"uid": node.UID, "resourceVersion": version, "annotations": map[string]any{attempts.Annotation: record},
+	}})
+	if err != nil {
+		return "", fmt.Errorf("encoding the change of node %s: %w", node.Name, err)
+	}
+	answer := &metav1.PartialObjectMetadata{TypeMeta: nodeKind, ObjectMeta: metav1.ObjectMeta{Name: node.Name}}
+	if err := w.client.Patch(ctx, answer, client.RawPatch(types.MergePatchType, patch), client.FieldOwner(FieldManager)); err != nil {
+		return "", fmt.Errorf("recording an attempt on node %s: %w", node.Name, err)
 	}
 	return answer.ResourceVersion, nil
 }

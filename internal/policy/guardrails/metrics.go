@@ -19,8 +19,8 @@ func NewMetrics() *Metrics {
 		return prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: name, Help: help}, []string{"rail", "domain"})
 	}
 	m := &Metrics{
-		limit: gauge("autohealer_guardrail_limit", "How many nodes a rail of the Guardrails allows now, or how many treatments per period (pace). domain is the label value of a topology."),
-		used:  gauge("autohealer_guardrail_used", "How many nodes, or treatments (pace), count against the limit of a rail."),
+		limit: gauge("autohealer_guardrail_limit", "How many nodes a rail of the Guardrails allows now, how many treatments per period (pace), or how many attempts per node (maxAttempts). domain is the label value of a topology."),
+		used:  gauge("autohealer_guardrail_used", "How many nodes, or treatments (pace), count against the limit of a rail; of maxAttempts the attempts of the node that has most."),
 		held:  gauge("autohealer_guardrail_held", "How many nodes wait because of a rail."),
 	}
 	m.Set = metricset.Set{m.limit, m.used, m.held}

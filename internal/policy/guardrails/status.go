@@ -27,6 +27,7 @@ const statusDelay = 2 * time.Second
 var railNames = map[triage.Code]string{
 	triage.MaxInTreatment: "maxInTreatment", triage.MaxUnschedulable: "maxUnschedulable", triage.MaxInTopology: "topology", triage.Paced: "pace",
 	triage.OnHold: "mode", triage.LastNode: "lastNode", triage.CorrelatedFailed: "correlatedFailure",
+	triage.GivenUp: "maxAttempts",
 }
 
 // WriteStatuses updates the status and the metrics.
@@ -52,7 +53,7 @@ func (p *Policy) statusOf(use triage.RailUse) v1alpha1.GuardrailsStatus {
 	s := v1alpha1.GuardrailsStatus{
 		ObservedGeneration: p.object.Generation, Mode: v1alpha1.Mode(p.rails.Mode),
 		Nodes: status.Count(use.Nodes), Unhealthy: status.Count(use.Unhealthy), InTreatment: status.Count(use.InTreatment),
-		Unschedulable: status.Count(use.Unschedulable), Held: status.Count(use.Held),
+		Unschedulable: status.Count(use.Unschedulable), Held: status.Count(use.Held), GivenUp: status.Count(use.GivenUp),
 		Rails: []v1alpha1.RailStatus{}, AcceptedSpec: p.accepted, Conditions: slices.Clone(p.status.Stored.Conditions),
 	}
 	for _, rail := range use.Rails[:min(len(use.Rails), v1alpha1.MaxListedRails)] {
@@ -94,7 +95,11 @@ func (p *Policy) sentence(use triage.RailUse) string {
 		if rail.Rail != triage.LastNode {
 			name += fmt.Sprintf(" (%d of %d)", rail.Used, rail.Limit)
 		}
-		held = append(held, fmt.Sprintf("%s holds %d", name, rail.Held))
+		verb := "holds"
+		if rail.Rail == triage.GivenUp {
+			verb = "has given up"
+		}
+		held = append(held, fmt.Sprintf("%s %s %d", name, verb, rail.Held))
 	}
 	switch {
 	case p.rails.Mode != string(v1alpha1.Enforce):

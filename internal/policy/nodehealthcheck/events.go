@@ -50,6 +50,8 @@ func (h *Policy) Planned(state *engine.Node, plan triage.Plan) {
 				c.skipped = is.Code
 				h.publishEvent(c, nil, treat.RemediationSkipped, is, "")
 			}
+		case is.Code == triage.GivenUp:
+			h.publishEvent(c, state.Object, treat.GivenUp, is, "")
 		case is.Code == triage.Retrying: // the refusal has been reported
 		case waits:
 			h.publishEvent(c, state.Object, treat.RemediationSkipped, is, "")

@@ -106,6 +106,8 @@ func (r *Policy) reportWait(state *engine.Node, is triage.Reason) {
 	}
 	state.NoteReported(is.Rule, engine.Report{Code: is.Code, Message: message})
 	switch {
+	case is.Code == triage.GivenUp:
+		r.host.PublishEvent(is.Rule, state.Object, treat.GivenUp, is, "")
 	case is.Code == triage.Retrying: // the refusal has been reported
 	case waits:
 		r.host.PublishEvent(is.Rule, state.Object, treat.RepairBlocked, is, "")

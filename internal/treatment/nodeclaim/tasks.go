@@ -315,8 +315,9 @@ func (w *Work) Run(ctx context.Context, r *engine.TaskResult) error {
 	return nil
 }
 
-// runTerminate checks the pods and the node again, asks the engine again, marks the claim, and
-// deletes it. Both writes carry the claim's version, so a concurrent change of the claim is seen first.
+// runTerminate checks the pods and the node again, asks the engine again, records the attempt, marks
+// the claim, and deletes it. Both writes of the claim carry its version, so a concurrent change of
+// the claim is seen first.
 func (w *Work) runTerminate(ctx context.Context, r *engine.TaskResult) error {
 	host := w.claims.host
 	if !w.IsMarked() {
@@ -337,6 +338,9 @@ func (w *Work) runTerminate(ctx context.Context, r *engine.TaskResult) error {
 	}
 	claim := w.Claim
 	if !w.IsMarked() {
+		if may, err := host.RecordAttempt(ctx, r); err != nil || !may {
+			return err
+		}
 		marked, err := host.Writer().MarkClaim(ctx, claim, w.Mark)
 		if err != nil {
 			return w.fetchClaim(ctx, r, claim, err)

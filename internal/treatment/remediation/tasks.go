@@ -390,7 +390,7 @@ func (w *Work) Run(ctx context.Context, r *engine.TaskResult) (err error) {
 }
 
 // runCreate looks for pods that protect the node, takes the node's Lease, checks the node again, asks the engine
-// again, and creates the object. While the task waited for the Lease, the node may have
+// again, records the attempt, and creates the object. While the task waited for the Lease, the node may have
 // recovered or the gate may have closed. Then the task ends without creating the object.
 func (w *Work) runCreate(ctx context.Context, r *engine.TaskResult) error {
 	host := w.remediations.host
@@ -412,6 +412,9 @@ func (w *Work) runCreate(ctx context.Context, r *engine.TaskResult) error {
 	case !may:
 		r.Learned, r.Outcome = true, treat.Stale
 		return nil
+	}
+	if may, err := host.RecordAttempt(ctx, r); err != nil || !may {
+		return err
 	}
 	w.Current, err = host.Writer().CreateRemediation(ctx, w.Create)
 	w.Created = err == nil
