@@ -1,6 +1,9 @@
 package triage
 
-import "time"
+import (
+	"slices"
+	"time"
+)
 
 // Window says when the disruptive steps of a rule may begin. A window does not change, and two
 // windows with the same meaning are deeply equal.
@@ -54,6 +57,7 @@ func (c *Core) turnWindows() {
 					c.makeCandidate(q)
 				}
 			}
+			c.retryShared(r)
 			continue
 		}
 		for r.window.waiting.len() > 0 {
@@ -61,6 +65,27 @@ func (c *Core) turnWindows() {
 			c.schedule(ep)
 			c.wake(ep.node)
 		}
+	}
+}
+
+// retryShared lets the episodes of a rule try again that wait for something that all rules share.
+func (c *Core) retryShared(r *rule) {
+	s := &c.rails
+	retry := func(q *queue) {
+		for _, e := range slices.Clone(q.entries) {
+			if e.item.episode.rule == r {
+				c.schedule(e.item.episode)
+			}
+		}
+	}
+	for _, q := range []*queue{&c.controlPlane.waiting, &s.waitingForRoom, &s.waitingForLast, &s.waitingForPace, &s.waitingToClose, &s.waitingToKeepClosed} {
+		retry(q)
+	}
+	for _, d := range s.topology.domains {
+		retry(&d.waiting)
+	}
+	for _, d := range s.failures.domains {
+		retry(&d.waiting)
 	}
 }
 

@@ -234,3 +234,31 @@ func TestWindowWakesOnlyNodesThatWait(t *testing.T) {
 		}
 	}
 }
+
+// A node that waits for a rail or for another control-plane node wakes when the window closes,
+// because its reason changes.
+func TestTheEndOfAWindowWakesNodesThatWaitForOthers(t *testing.T) {
+	for name, rails := range map[string]triage.Rails{"a rail": {InTreatment: &triage.Limit{Number: 1}}, "the control plane": {}} {
+		t.Run(name, func(t *testing.T) {
+			now := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+			core := triage.New()
+			testkit.Must(t, core.SetRails(now, rails))
+			testkit.Must(t, core.SetRule(now, triage.Rule{
+				ID: triage.RuleID{Kind: policykind.NodeHealthCheck, Name: "a"}, When: triage.When{Signals: []triage.Signal{{Condition: "Sick", Status: triage.True}}},
+				Response: triage.Response{Ladder: []triage.Step{{Action: triage.Remediate}}}, Window: turns{now, now.Add(time.Hour)},
+			}))
+			for _, node := range []string{"a", "b"} {
+				core.Observe(now, triage.Node{Name: node, UID: node, ControlPlane: true, Conditions: []triage.Condition{{Type: "Sick", Status: triage.True, Transition: now}}})
+			}
+			core.Loaded(now)
+			for _, ok := core.NextWoken(); ok; _, ok = core.NextWoken() {
+			}
+			core.Advance(now.Add(time.Hour))
+			var woken []string
+			for name, ok := core.NextWoken(); ok; name, ok = core.NextWoken() {
+				woken = append(woken, name)
+			}
+			testkit.Check(t, slices.Contains(woken, "b"), "woken: %v", woken)
+		})
+	}
+}
