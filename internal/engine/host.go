@@ -63,8 +63,8 @@ type TreatmentHost interface {
 	// ReleaseSlot frees the slot of a rule on a node. If a write for the slot may still
 	// succeed, it returns until when and frees nothing.
 	ReleaseSlot(now time.Time, nodeTasks *NodeTasks, rule triage.RuleID) (due time.Time)
-	// Respect returns which work of others keeps treatments from starting, nil if no guardrails are
-	// in force. SetRespect sets it.
+	// Respect returns which work of others keeps treatments from starting, nil for the rules of each
+	// policy. SetRespect sets it.
 	Respect() *dialect.Respect
 	SetRespect(now time.Time, respect *dialect.Respect)
 	// IsOverBound reports whether a rule has more slots taken than its bound allows now.

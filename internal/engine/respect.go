@@ -8,8 +8,9 @@ import (
 	"github.com/resourcestack/autohealer/internal/dialect"
 )
 
-// Respect returns which work of others keeps treatments from starting. It is nil if no guardrails
-// are in force: then each policy has its own rules for that.
+// Respect returns which work of others keeps treatments from starting. It is nil before the policy of
+// the Guardrails has set it, and in tests without that policy: then each policy has its own rules.
+// Without a Guardrails object the defaults apply, so it is not nil.
 func (l *Engine) Respect() *dialect.Respect { return l.respect }
 
 // SetRespect sets which work of others keeps treatments from starting, nil for the rules of each
