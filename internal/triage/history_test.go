@@ -1038,17 +1038,20 @@ func (h *history) drawRule(id triage.RuleID) triage.Rule {
 func (h *history) alterRule(r triage.Rule) triage.Rule {
 	r.When.Signals = slices.Clone(r.When.Signals)
 	r = h.alterField(r)
-	neverOnlyForAny(r.When)
+	r.When = neverOnlyForAny(r.When)
 	return r
 }
 
-// neverOnlyForAny replaces Never and Urgent in a rule that requires all conditions.
-func neverOnlyForAny(when triage.When) {
+// neverOnlyForAny replaces Never and Urgent in a rule that requires all conditions. Another rule may
+// have the same signals, and they must not change with these.
+func neverOnlyForAny(when triage.When) triage.When {
+	when.Signals = slices.Clone(when.Signals)
 	for i := range when.Signals {
 		if when.All {
 			when.Signals[i].For, when.Signals[i].Urgent = min(when.Signals[i].For, time.Minute), false
 		}
 	}
+	return when
 }
 
 func (h *history) alterField(r triage.Rule) triage.Rule {
@@ -1142,8 +1145,7 @@ func (h *history) drawWhen() triage.When {
 		s.FromCreation = fromCreation[s.Condition]
 		when.Signals = append(when.Signals, s)
 	}
-	neverOnlyForAny(when)
-	return when
+	return neverOnlyForAny(when)
 }
 
 func (h *history) drawResponse(r *triage.Rule) {
