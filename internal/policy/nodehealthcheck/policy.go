@@ -116,7 +116,9 @@ func (h *Policy) Watch(ctx context.Context) {
 
 // Ready reports whether the health checks and the medik8s leader are loaded.
 func (h *Policy) Ready(now time.Time) bool {
-	if !h.inbox.IsLoaded(now) || !h.medik8s.inbox.IsLoaded(now) {
+	// While the Leases cannot be read, medik8s may lead, and this controller starts nothing.
+	medik8s, _ := h.medik8s.inbox.Availability()
+	if !h.inbox.IsLoaded(now) || medik8s == watch.NotAnswered {
 		return false
 	}
 	h.Take(now)
