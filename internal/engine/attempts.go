@@ -79,7 +79,7 @@ func withAttempts(node *corev1.Node, version, record string) *corev1.Node {
 // noteAttempt takes in that a task has recorded its attempt.
 func (l *Engine) noteAttempt(now time.Time, r *TaskResult) {
 	if r.attempt != nil && r.attempt.made != nil {
-		l.NodeRead(now, r.attempt.made)
+		l.takeInherited(now, r.attempt.made)
 	}
 }
 

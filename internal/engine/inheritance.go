@@ -289,12 +289,23 @@ func (l *Engine) writeInherited(ctx context.Context, now time.Time) (due time.Ti
 	return due
 }
 
+// takeInherited takes in a node whose attempts were written. A user may have removed them since, so
+// the legacy ends even if the loop knows a later version of the node.
+func (l *Engine) takeInherited(now time.Time, written *corev1.Node) {
+	record, _ := attempts.Read(written.Annotations) // this process wrote them
+	if from := l.inheritance.byHeir[written.UID]; from != nil && from.uid == record.Replaces {
+		l.inheritance.end(from)
+	}
+	l.NodeRead(now, written)
+	l.Reobserve(now, written.Name)
+}
+
 // inherited takes in the result of writing inherited attempts.
 func (l *Engine) inherited(now time.Time, left *legacy, heir *corev1.Node, version, record string, err error) {
 	left.isWriting = false
 	if err == nil {
 		l.cfg.Logger.Info("attempts inherited", "node", heir.Name, "from", left.node)
-		l.NodeRead(now, withAttempts(heir, version, record))
+		l.takeInherited(now, withAttempts(heir, version, record))
 		return
 	}
 	left.failures++
@@ -377,6 +388,12 @@ func (w *ledgerWriter) lacksAttempts() bool {
 		}
 	}
 	return false
+}
+
+// misleads reports whether the next leader would let a node inherit attempts again.
+func (l *Engine) misleads(e ledger.Attempts) bool {
+	state := l.nodeStates[e.Node]
+	return l.inheritance.legacies[e.UID] == nil && (state == nil || string(state.Object.UID) != e.UID)
 }
 
 // needsAttempts reports whether the next leader may still need the attempts in a stored entry.

@@ -222,6 +222,7 @@ func TestALegacyEnds(t *testing.T) {
 		f.inherited(time.Now(), left, left.heir, strconv.Itoa(f.version), f.attemptsOf(left.heir).Encode(), nil)
 		testkit.Same(t, len(f.inheritance.legacies), 0, "legacies after the annotation is written")
 		f.finds("a", triage.Treating, 2)
+		testkit.Same(t, len(f.snapshot()), 0, "entries after the annotation is written")
 
 		f.remove(f.nodeStates["a"].Object, f.node("b", "3", "blue"))
 		f.finds("b", triage.Treating, 2)
@@ -247,6 +248,26 @@ func TestUnreadableAttemptsStopTreatments(t *testing.T) {
 		again.ResourceVersion, again.Labels = "999", map[string]string{"x": "y"}
 		f.deliver(again)
 		testkit.Same(t, strings.Count(f.log.String(), "attempts unreadable"), 1, "reports")
+	})
+}
+
+// A user may remove the attempts before the loop knows that they were written.
+func TestInheritedAttemptsThatAUserRemoves(t *testing.T) {
+	withAttemptLimit(t, func(f *attemptFixture) {
+		old := treated(f.node("old", "1", "blue"), 3, 2, 1)
+		f.deliver(old)
+		f.remove(old, f.node("a", "2", "blue"))
+		f.finds("a", triage.GivenUp, 3)
+		left := f.inheritance.legacies["1"]
+		record := f.attemptsOf(left.heir).Encode()
+		f.version++
+		written := strconv.Itoa(f.version)
+		later := left.heir.DeepCopy()
+		f.version++
+		later.ResourceVersion, later.Labels = strconv.Itoa(f.version), map[string]string{"x": "y"}
+		f.deliver(later)
+		f.inherited(time.Now(), left, left.heir, written, record, nil)
+		f.finds("a", triage.Treating, 0)
 	})
 }
 

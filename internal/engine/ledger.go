@@ -219,6 +219,9 @@ func (w *ledgerWriter) hasEndedEntries(now time.Time) (isDue bool, due time.Time
 		case ledger.DeletedNode: // syncDeletedNodes removes entries that would mislead the next leader
 			isTidy = isTidy && (kept[e.Slot] || w.engine.showsRemoval(e.Slot))
 		case ledger.Attempts:
+			if w.engine.misleads(e) {
+				return true, time.Time{}
+			}
 			isTidy = isTidy && w.engine.needsAttempts(e)
 		case ledger.ObjectWrite:
 			if nodeTasks := w.engine.tasks.byNode[e.Node]; nodeTasks == nil || nodeTasks.granted != e {
