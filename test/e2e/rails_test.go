@@ -28,6 +28,24 @@ import (
 // cluster, so each part has the cluster to itself.
 func TestGuardrails(t *testing.T) {
 	t.Parallel()
+	runGuardrails(t, []part{
+		{"a detector that is wrong on every node closes less than half of them", "detector", testWrongDetector},
+		{"policies share the limit on nodes in treatment", "together", testPoliciesTogether},
+		{"a zone that fails is not treated until it is released", "zone", testZoneFails},
+		{"nothing starts on a paused node, and no treatment on a cordoned node", "pause", testNodePause},
+	})
+}
+
+// TestAttempts has a cluster of its own: nodes that were deleted in treatment count for a while.
+func TestAttempts(t *testing.T) {
+	t.Parallel()
+	runGuardrails(t, []part{
+		{"a node that fails again and again is given up, and so is the replacement of a replacement", "attempts", testAttempts},
+	})
+}
+
+func runGuardrails(t *testing.T, parts []part) {
+	t.Helper()
 	w := newFixture(t, withManager, func(cfg *testbed.Config) {
 		cfg.Record = history.Resources(remediations...)
 		// The lifecycle controller removes the not-ready taint of new nodes. No kubelet renews their
@@ -40,12 +58,7 @@ func TestGuardrails(t *testing.T) {
 		testkit.Must(t, w.api.Delete(context.WithoutCancel(t.Context()), &v1alpha1.Guardrails{ObjectMeta: metav1.ObjectMeta{Name: v1alpha1.GuardrailsName}}))
 	}
 	deleteGuardrails()
-	for _, part := range []part{
-		{"a detector that is wrong on every node closes less than half of them", "detector", testWrongDetector},
-		{"policies share the limit on nodes in treatment", "together", testPoliciesTogether},
-		{"a zone that fails is not treated until it is released", "zone", testZoneFails},
-		{"nothing starts on a paused node, and no treatment on a cordoned node", "pause", testNodePause},
-	} {
+	for _, part := range parts {
 		t.Run(part.name, func(t *testing.T) {
 			subscope := w.scope(t, part.subscope)
 			defer func() {
@@ -182,6 +195,70 @@ func testZoneFails(w *scope) {
 	})
 	release("until=" + time.Now().Add(time.Hour).UTC().Format(time.RFC3339))
 	w.guardrails("3 of 4 nodes in treatment", func(s v1alpha1.GuardrailsStatus) bool { return s.InTreatment == 3 && s.Held == 2 })
+}
+
+// testAttempts has a node that fails again after every remediation, and a pool whose replacements fail.
+// The controller restarts in between.
+func testAttempts(w *scope) {
+	w.createGuardrails()
+	nodes := w.checked(testbed.Nodes{Count: 6}, atMost("100%"))
+	controller := w.start(install.Options{Args: []string{alone}})
+	isGivenUp := func(node string, all int32) {
+		w.t.Helper()
+		w.setCondition(node, "Unhealthy", corev1.ConditionTrue)
+		w.guardrails("a node that is given up", func(s v1alpha1.GuardrailsStatus) bool {
+			return s.GivenUp == all && slices.Contains(s.Rails, v1alpha1.RailStatus{Name: "maxAttempts", Limit: 3, Used: 3, Held: all})
+		})
+		const words = "held by maxAttempts of Guardrails: 3 treatments of this node, or of nodes that it replaces, began within 24h0m0s, at most 3 may"
+		w.hasCheckStatus("check", row(node, "GivenUp", words))
+		w.hasEvent("Node", node, "GivenUp", words)
+		testkit.Must(w.t, w.triesNow(node))
+	}
+	again := func() {
+		w.kill(controller)
+		controller = w.start(install.Options{Args: []string{alone}})
+	}
+	for try := range 3 {
+		w.setCondition(nodes[0], "Unhealthy", corev1.ConditionTrue)
+		w.tries(nodes[0], "quick")
+		if try < 2 { // also without a restart
+			again()
+		}
+		w.setCondition(nodes[0], "Unhealthy", corev1.ConditionFalse)
+		w.tries(nodes[0])
+	}
+	isGivenUp(nodes[0], 1)
+
+	pool := map[string]string{"karpenter.sh/nodepool": "blue"}
+	for try := range 3 {
+		node := w.createNodes(testbed.Nodes{Count: 1, First: 10 + try, Labels: pool})[0]
+		w.setCondition(node, "Unhealthy", corev1.ConditionTrue)
+		w.tries(node, "quick")
+		if try == 1 { // the node goes while no process leads
+			w.kill(controller)
+		}
+		w.removeNode(node)
+		if try == 1 {
+			controller = w.start(install.Options{Args: []string{alone}})
+		}
+		w.tries(node)
+	}
+	last := w.createNodes(testbed.Nodes{Count: 1, First: 20, Labels: pool})[0]
+	isGivenUp(last, 2)
+	w.eventually("the inherited attempts on the node", func() error {
+		node, err := w.get(w.t.Context(), last)
+		if err == nil {
+			err = contains("the annotation", node.Annotations["autohealer.resourcestack.com/attempts"], []string{`"replaces":`, w.node(10), w.node(11), w.node(12)})
+		}
+		return err
+	})
+
+	w.mark(last, `{"annotations":{"autohealer.resourcestack.com/attempts":null}}`)
+	w.tries(last, "quick")
+	again()
+	w.setCondition(last, "Unhealthy", corev1.ConditionFalse)
+	w.tries(last)
+	testkit.Must(w.t, w.triesNow(nodes[0]))
 }
 
 // tainted lists the nodes with a taint.
