@@ -215,6 +215,7 @@ func TestALegacyEnds(t *testing.T) {
 		old := treated(f.node("old", "1", "blue"), 3, 2)
 		f.deliver(old)
 		f.remove(old, f.node("a", "2", "blue"))
+		testkit.Same(t, len(f.snapshot()), 1, "entries before the annotation is written")
 		left := f.inheritance.legacies["1"]
 		f.inherited(time.Now(), left, left.heir, "", "", errors.New("connection refused"))
 		testkit.Check(t, !left.isWriting && left.notBefore.After(time.Now()), "after a failure the legacy is %+v", left)
