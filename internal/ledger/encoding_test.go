@@ -141,6 +141,12 @@ func TestEncodingRoundTrip(t *testing.T) {
 	merged := 0
 	rapid.Check(t, func(t *rapid.T) {
 		all := entries.Draw(t, "entries")
+		for _, e := range all { // a node often has several rules
+			if r := e.record(); r.Rule.Name != "" && rapid.Bool().Draw(t, "another rule") {
+				r.Rule.Name += "2"
+				all = append(all, r.entry())
+			}
+		}
 		seen := map[Entry]bool{}
 		all = slices.DeleteFunc(all, func(e Entry) bool { // a ledger has each entry once
 			is := seen[e]
