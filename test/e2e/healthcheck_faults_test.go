@@ -617,7 +617,15 @@ func testHealthCheckRecreated(w *scope) {
 	const count = 20
 	p := w.newProxy(w.name)
 	w.checked(unhealthyFromStart(count), atMost("100%"))
-	holding := p.hold(w.makes(), 10)
+	makes, held := w.makes(), map[string]bool{}
+	holding := p.hold(func(l *heldRequest) bool { // also the retries, if a slow machine needs longer than a request may take
+		var object unstructured.Unstructured
+		if !makes(l) || object.UnmarshalJSON(l.Body) != nil || len(held) == 10 && !held[object.GetName()] {
+			return false
+		}
+		held[object.GetName()] = true
+		return true
+	}, 0)
 	w.start(install.Options{Args: p.Args(alone)})
 	// Nodes whose remediation is in flight are deleted, and some are created again: some
 	// unhealthy, some healthy.
@@ -658,7 +666,9 @@ func testHealthCheckRecreated(w *scope) {
 		}
 		return nil
 	})
-	w.judgeRemediations(history.Config{AnyTurn: true, Lag: longLag}, history.Counts{Remediations: count, Releases: 10})
+	// 10 are not held, 5 arrive late, and 4 nodes are unhealthy again. The others arrive if their
+	// senders still wait.
+	w.judgeRemediations(history.Config{AnyTurn: true, Lag: longLag}, history.Counts{Remediations: count - 1, Releases: 5})
 }
 
 func testHealthCheckJoining(w *scope) {

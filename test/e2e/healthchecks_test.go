@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -655,13 +656,19 @@ func testTemplateEdited(w *scope) {
 	testkit.Must(w.t, w.api.Patch(w.t.Context(), template.DeepCopy(), client.RawPatch("application/merge-patch+json", []byte(`{"spec":{"template":{"spec":{"strategy":"changed"}}}}`))))
 	w.eventually("the next object from the current template", func() error {
 		w.setCondition(nodes[1], "Unhealthy", corev1.ConditionTrue)
-		found, err := w.strategies(nodes[1])
-		if err == nil && !slices.Equal(found, []string{"changed"}) {
-			w.setCondition(nodes[1], "Unhealthy", corev1.ConditionFalse) // the watch was behind
-			w.tries(nodes[1])
-			err = fmt.Errorf("it is %v", found)
+		var found []string
+		w.eventually("a remediation of "+nodes[1], func() (err error) {
+			if found, err = w.strategies(nodes[1]); err == nil && len(found) == 0 {
+				err = errors.New("there is none")
+			}
+			return err
+		})
+		if slices.Equal(found, []string{"changed"}) {
+			return nil
 		}
-		return err
+		w.setCondition(nodes[1], "Unhealthy", corev1.ConditionFalse) // the watch was behind
+		w.tries(nodes[1])
+		return fmt.Errorf("it is %v", found)
 	})
 	if now := w.tries(nodes[0], "quick"); now.GetUID() != object.GetUID() {
 		w.t.Error("the running treatment was started again")
