@@ -13,14 +13,14 @@ type Window struct {
 	// +kubebuilder:validation:XValidation:rule="self.matches('^@(yearly|annually|monthly|weekly|daily|midnight|hourly)$') || self.matches('^ *[^ @]+( +[^ ]+){4} *$')",message="want five fields of a cron schedule, such as 0 22 * * 1-5"
 	Schedule string `json:"schedule"`
 
-	// TimeZone is the time zone of the schedule, such as Europe/Berlin. The default is UTC.
+	// TimeZone is the time zone of the schedule, for example Europe/Berlin. The default is UTC.
 	//
 	// +optional
 	// +kubebuilder:validation:MaxLength=64
 	// +kubebuilder:validation:XValidation:rule="self == '' || self.matches('^[A-Za-z0-9_+-]+(/[A-Za-z0-9_+-]+)*$') && self != 'Local'",message="want the name of a time zone, such as UTC or Europe/Berlin"
 	TimeZone string `json:"timeZone,omitempty"`
 
-	// Duration is how long the window is open, such as 4h. It counts from the opening, also on days on
+	// Duration is how long the window is open, for example 4h. It counts from the opening, also on days on
 	// which the clocks change.
 	//
 	// +required
@@ -34,7 +34,7 @@ const MaxWindows = 16
 
 // The annotations with which a NodeHealthCheck gets windows, because its spec is that of medik8s.
 const (
-	// WindowsAnnotation has windows such as "0 22 * * 1-5 for 4h in Europe/Berlin", separated by
+	// WindowsAnnotation has windows, for example "0 22 * * 1-5 for 4h in Europe/Berlin", separated by
 	// semicolons.
 	WindowsAnnotation = "autohealer.resourcestack.com/windows"
 	// UrgentAnnotation has the names of remediation templates that do not wait for a window,
