@@ -37,6 +37,7 @@ type Optional[T client.Object] struct {
 	last            Availability
 	err             error
 	unreadableSince time.Time // zero if the kind is readable or does not exist
+	isInterrupted   bool      // see IsInterrupted
 }
 
 // NewOptional returns an inbox for the kind of the sample. It signals changes of the objects
@@ -125,7 +126,38 @@ func (box *Optional[T]) WatchWithContext(ctx context.Context, options metav1.Lis
 	if ctx.Err() == nil {
 		box.SetAvailability(err)
 	}
-	return w, err
+	if err != nil {
+		return w, err
+	}
+	box.setInterrupted(false)
+	return &followedWatch{w, func() { box.setInterrupted(true) }}, nil
+}
+
+// followedWatch tells when its caller, which is a reflector, has stopped it or has found it closed.
+type followedWatch struct {
+	watch.Interface
+	stopped func()
+}
+
+// Stop ends the watch.
+func (w *followedWatch) Stop() {
+	w.stopped()
+	w.Interface.Stop()
+}
+
+func (box *Optional[T]) setInterrupted(is bool) {
+	box.mu.Lock()
+	defer box.mu.Unlock()
+	box.isInterrupted = is
+}
+
+// IsInterrupted reports whether changes may be missing now: the last watch has ended, and another
+// has not begun. A reflector waits for up to 15 seconds before it asks again, see [Backoff], so the
+// last answer may have been good.
+func (box *Optional[T]) IsInterrupted() bool {
+	box.mu.Lock()
+	defer box.mu.Unlock()
+	return box.isInterrupted
 }
 
 // absentRetry is how often to ask for a missing kind while the other kind is missing too.

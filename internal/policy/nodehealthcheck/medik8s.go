@@ -81,14 +81,16 @@ func (m *medik8sLeader) take(now time.Time) {
 	}
 }
 
-// end ends expired Leases. If they cannot be read, it extends all of them.
+// end ends expired Leases. While they cannot be read, or their watch is interrupted, it extends all
+// of them. So none ends between the first good answer and the arrival of what has changed meanwhile.
 func (m *medik8sLeader) end(now time.Time) {
 	current, _ := m.inbox.Availability()
+	isBlind := current == watch.Failing || current == watch.AccessDenied || m.inbox.IsInterrupted()
 	for key, t := range m.leases {
 		switch {
 		case t.ended:
 			continue
-		case current == watch.Failing:
+		case isBlind:
 			t.until = now.Add(t.duration)
 		case !now.Before(t.until):
 			t.ended = true

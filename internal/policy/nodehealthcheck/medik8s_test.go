@@ -1,8 +1,11 @@
 package nodehealthcheck
 
 import (
+	"context"
 	"errors"
+	"fmt"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -10,7 +13,10 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	apiwatch "k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/tools/cache"
 
 	"github.com/resourcestack/autohealer/internal/enginetest"
 	"github.com/resourcestack/autohealer/internal/testkit"
@@ -91,6 +97,12 @@ func TestMedik8sLeader(t *testing.T) {
 			{"it can be read, and what is new has not come yet", hears(nil), 19 * time.Second, true},
 			{"nothing new has come", nil, time.Second, false},
 		},
+		"without access, none ends": {
+			{"held", brings(held("a", "x", past, 20)), 10 * time.Second, true},
+			{"barred", hears(errForbiddenLeases), time.Hour, true},
+			{"allowed, and what is new has not come yet", hears(nil), 19 * time.Second, true},
+			{"nothing new has come", nil, time.Second, false},
+		},
 		"while they cannot be read, none comes back": {
 			{"held", brings(held("a", "x", past, 20)), 20 * time.Second, false},
 			{"broken", hears(enginetest.ErrBroken), time.Hour, false},
@@ -127,4 +139,75 @@ func TestMedik8sLeaderThatCouldNeverBeRead(t *testing.T) {
 	if !p.isActive() || !strings.Contains(p.message(), enginetest.ErrBroken.Error()) {
 		t.Errorf("active: %t (%q)", p.isActive(), p.message())
 	}
+}
+
+// The reads are refused for longer than the Lease lasts, and the holder renews it all the time. A
+// reflector that has lost its watch waits before it asks again, so the last answer was good.
+func TestMedik8sLeaderWhoseLeaseCannotBeRead(t *testing.T) {
+	type answer struct {
+		lease   *coordinationv1.Lease
+		refusal error
+	}
+	synctest.Test(t, func(t *testing.T) {
+		const lasts = 3 * time.Second // shorter than the wait before the reflector asks again
+		var is atomic.Pointer[answer]
+		renewed := func() *coordinationv1.Lease { return held("a", "x", time.Now(), int32(lasts/time.Second)) }
+		is.Store(&answer{lease: renewed()})
+		watches := make(chan *apiwatch.FakeWatcher, 10)
+		box := watch.NewOptional(nil, &coordinationv1.Lease{}, &cache.ListWatch{
+			ListWithContextFunc: func(context.Context, metav1.ListOptions) (runtime.Object, error) {
+				a := is.Load()
+				return &coordinationv1.LeaseList{ListMeta: metav1.ListMeta{ResourceVersion: "1"}, Items: []coordinationv1.Lease{*a.lease}}, a.refusal
+			},
+			WatchFuncWithContext: func(_ context.Context, options metav1.ListOptions) (apiwatch.Interface, error) {
+				if options.SendInitialEvents != nil {
+					return nil, apierrors.NewBadRequest("this source lists")
+				}
+				if refusal := is.Load().refusal; refusal != nil {
+					return nil, refusal
+				}
+				w := apiwatch.NewFake()
+				watches <- w
+				return w, nil
+			},
+		})
+		box.Namespaced = true
+		go box.Run(t.Context())
+		p := medik8sLeader{inbox: box, leases: map[string]observedLease{}}
+		passes := func(what string, d time.Duration) {
+			t.Helper()
+			for range int(d / (100 * time.Millisecond)) { // a round each time
+				enginetest.Pass(100 * time.Millisecond)
+				p.take(time.Now())
+				testkit.Require(t, p.isActive(), "%s: the Lease has ended", what)
+			}
+		}
+		w := <-watches
+		passes("it is read", lasts/2)
+		for _, refusal := range []error{enginetest.ErrBroken, errForbiddenLeases} {
+			is.Store(&answer{is.Load().lease, refusal})
+			w.Stop() // the connection is lost
+			passes(fmt.Sprintf("the reads fail with %v", refusal), 100*lasts)
+			is.Store(&answer{lease: renewed()})
+			w = <-watches
+			passes("it can be read again", lasts/2)
+			is.Store(&answer{lease: renewed()})
+			for range 10 { // the connection is lost again and again
+				w.Stop()
+				for w = nil; w == nil; {
+					select {
+					case w = <-watches:
+					default:
+						passes("the reflector waits", 100*time.Millisecond)
+					}
+				}
+			}
+			is.Store(&answer{lease: renewed()})
+			w.Error(&apierrors.NewResourceExpired("for a test").ErrStatus) // it lists again
+			w = <-watches
+		}
+		enginetest.Pass(lasts)
+		p.take(time.Now())
+		testkit.Check(t, !p.isActive(), "a Lease that is not renewed has not ended")
+	})
 }
