@@ -2,6 +2,7 @@ package engine
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -27,6 +28,24 @@ type newAttempt struct {
 	made    *corev1.Node // the node with the annotation, once it is written
 }
 
+// isIn reports whether a record has the attempt.
+func (a *newAttempt) isIn(record attempts.Record) bool {
+	return slices.ContainsFunc(record.Attempts, a.is)
+}
+
+// is reports whether an attempt of a node is this one.
+func (a *newAttempt) is(other attempts.Attempt) bool {
+	return other.Node == "" && other.Policy == a.Policy && other.Began.Equal(a.Began)
+}
+
+// attemptOn returns the attempt that the running task begins on a node, nil for none.
+func (nodeTasks *NodeTasks) attemptOn(node *corev1.Node) *newAttempt {
+	if nodeTasks == nil || nodeTasks.attempt == nil || nodeTasks.running.Node.UID != node.UID {
+		return nil
+	}
+	return nodeTasks.attempt
+}
+
 // attemptOf returns the attempt that a task begins, nil if it begins none.
 func (l *Engine) attemptOf(now time.Time, t *Task) *newAttempt {
 	limit := l.core.MaxAttempts()
@@ -40,7 +59,8 @@ func (l *Engine) attemptOf(now time.Time, t *Task) *newAttempt {
 }
 
 // RecordAttempt records on the node that a treatment begins, immediately before its first write. It
-// reports whether the treatment may begin: the node may have changed meanwhile.
+// reports whether the treatment may begin: the node may have changed meanwhile. The write may have been
+// slow, so it asks the loop again.
 func (l *Engine) RecordAttempt(ctx context.Context, r *TaskResult) (may bool, err error) {
 	a, node := r.attempt, r.Task.Node
 	if a == nil {
@@ -51,7 +71,7 @@ func (l *Engine) RecordAttempt(ctx context.Context, r *TaskResult) (may bool, er
 		switch {
 		case err == nil:
 			a.made = withAttempts(node, version, a.record)
-			return true, nil
+			return l.MayStillStart(ctx, r)
 		case apierrors.IsConflict(err) && tries < maxRecordings: // a heartbeat is no reason to decide again
 			if isStill, err := l.IsUnchanged(ctx, r); err != nil || !isStill {
 				return false, err
@@ -79,6 +99,7 @@ func withAttempts(node *corev1.Node, version, record string) *corev1.Node {
 // noteAttempt takes in that a task has recorded its attempt.
 func (l *Engine) noteAttempt(now time.Time, r *TaskResult) {
 	if r.attempt != nil && r.attempt.made != nil {
+		r.NodeTasks.recorded = true
 		l.takeInherited(now, r.attempt.made)
 	}
 }

@@ -105,7 +105,7 @@ type TreatmentHost interface {
 	RecordAttempt(ctx context.Context, r *TaskResult) (may bool, err error)
 	// MayStillStart reports whether a planned treatment may still start, after the engine
 	// has taken in everything that has happened meanwhile.
-	MayStillStart(ctx context.Context, t *Task) (bool, error)
+	MayStillStart(ctx context.Context, r *TaskResult) (bool, error)
 	Writer() *treat.Writer
 	Logger() *slog.Logger
 }

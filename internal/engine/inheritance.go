@@ -25,50 +25,54 @@ import (
 // process leads.
 
 const (
-	// maxLegacies limits how many deleted nodes the engine remembers, and how many entries for that
+	// maxDeletedNodes limits how many deleted nodes the engine remembers, and how many entries for that
 	// a snapshot of the ledger has, so that there is room for slots.
-	maxLegacies = 200
+	maxDeletedNodes = 200
 	// maxInheritanceWrites limits concurrent writes of inherited attempts.
 	maxInheritanceWrites = 8
 )
 
-// legacy is what a deleted node leaves to the node that replaces it.
-type legacy struct {
+// deletedAttempts are the attempts of a deleted node, which its replacement inherits.
+type deletedAttempts struct {
 	node, uid, pool string
 	attempts        []attempts.Attempt // in the order of time
-	heir            *corev1.Node       // the node that inherits, nil until there is one
+	replacement     *corev1.Node       // the node that inherits, nil until there is one
 	isWriting       bool
 	failures        int
 	notBefore       time.Time // when to try the next write
 }
 
-// inheritance holds what deleted nodes leave to others.
+// inheritance holds the attempts of deleted nodes until their replacements have them.
 type inheritance struct {
-	legacies  map[string]*legacy // by the UID of the deleted node
-	byHeir    map[types.UID]*legacy
-	treated   map[string]bool // names of nodes with attempts
-	reobserve []string        // nodes that have inherited, and whose facts the core does not have yet
+	deleted       map[string]*deletedAttempts // by the UID of the deleted node
+	byReplacement map[types.UID]*deletedAttempts
+	treated       map[string]bool // names of nodes with attempts
+	reobserve     []string        // nodes that have inherited, and whose facts the core does not have yet
 }
 
 // attemptsOf returns the attempts of a node: those of its annotation, and those that it has inherited
 // and that are not in its annotation yet.
 func (l *Engine) attemptsOf(node *corev1.Node) attempts.Record {
 	record, _ := attempts.Read(node.Annotations) // an unreadable annotation is reported
-	if from := l.inheritance.byHeir[node.UID]; from != nil && record.Replaces != from.uid {
+	if from := l.inheritance.byReplacement[node.UID]; from != nil && record.Replaces != from.uid {
 		record.Replaces, record.Attempts = from.uid, slices.Concat(from.attempts, record.Attempts)
 	}
 	return record
 }
 
 // addAttempts adds the attempts to the facts of a node that it has inherited and that are not in its
-// annotation yet.
+// annotation yet. The attempt that a running task begins is no fact yet: until the treatment has begun,
+// it would count as another one if the node became unhealthy within the same second.
 func (l *Engine) addAttempts(state *Node, facts *triage.Node) {
-	if len(l.inheritance.byHeir) == 0 {
+	begins := l.tasks.byNode[state.Object.Name].attemptOn(state.Object)
+	if len(l.inheritance.byReplacement) == 0 && begins == nil {
 		return
 	}
 	facts.Attempts = nil
 	for _, a := range l.attemptsOf(state.Object).Attempts {
-		facts.Attempts = append(facts.Attempts, observe.Attempt(a))
+		if begins == nil || !begins.is(a) {
+			facts.Attempts = append(facts.Attempts, observe.Attempt(a))
+		}
 	}
 }
 
@@ -88,7 +92,7 @@ func (l *Engine) noteAttempts(now time.Time, state *Node, before *corev1.Node) {
 	default:
 		in.treated[node.Name] = true
 	}
-	switch from := in.byHeir[node.UID]; {
+	switch from := in.byReplacement[node.UID]; {
 	case from != nil && record.Replaces == from.uid: // the annotation has the attempts now
 		in.end(from)
 	case from != nil: // the annotation follows
@@ -102,84 +106,84 @@ func (l *Engine) leaveAttempts(now time.Time, node *corev1.Node) {
 	in, limit := &l.inheritance, l.core.MaxAttempts()
 	delete(in.treated, node.Name)
 	record := l.attemptsOf(node)
-	if from := in.byHeir[node.UID]; from != nil {
+	if from := in.byReplacement[node.UID]; from != nil {
 		in.end(from)
 	}
-	if tasks := l.tasks.byNode[node.Name]; tasks != nil && tasks.attempt != nil && tasks.running.Node.UID == node.UID {
-		record.Attempts = append(record.Attempts, tasks.attempt.Attempt) // it may have begun
+	if begins := l.tasks.byNode[node.Name].attemptOn(node); begins != nil && !begins.isIn(record) {
+		record.Attempts = append(record.Attempts, begins.Attempt) // it may have begun
 	}
 	if limit == nil {
 		return
 	}
-	left := &legacy{node: node.Name, uid: string(node.UID), pool: node.Labels[karpenter.NodePoolLabel]}
+	left := &deletedAttempts{node: node.Name, uid: string(node.UID), pool: node.Labels[karpenter.NodePoolLabel]}
 	if left.attempts = record.Within(now, limit.Window, limit.Limit).LeftBy(node.Name); len(left.attempts) > 0 {
 		in.add(left)
-		l.findHeir(left)
+		l.findReplacement(left)
 	}
 }
 
-// add adds a legacy. If there are too many, the one that ends first goes.
-func (in *inheritance) add(left *legacy) {
-	if in.legacies == nil {
-		in.legacies, in.byHeir = map[string]*legacy{}, map[types.UID]*legacy{}
+// add adds the attempts of a deleted node. If there are too many, it drops those that end first.
+func (in *inheritance) add(left *deletedAttempts) {
+	if in.deleted == nil {
+		in.deleted, in.byReplacement = map[string]*deletedAttempts{}, map[types.UID]*deletedAttempts{}
 	}
-	in.legacies[left.uid] = left
-	if len(in.legacies) > maxLegacies {
-		in.end(slices.MinFunc(slices.Collect(maps.Values(in.legacies)), (*legacy).compare))
+	in.deleted[left.uid] = left
+	if len(in.deleted) > maxDeletedNodes {
+		in.end(slices.MinFunc(slices.Collect(maps.Values(in.deleted)), (*deletedAttempts).compare))
 	}
 }
 
-// end forgets a legacy.
-func (in *inheritance) end(left *legacy) {
-	delete(in.legacies, left.uid)
-	if left.heir != nil {
-		delete(in.byHeir, left.heir.UID)
+// end forgets the attempts of a deleted node.
+func (in *inheritance) end(left *deletedAttempts) {
+	delete(in.deleted, left.uid)
+	if left.replacement != nil {
+		delete(in.byReplacement, left.replacement.UID)
 	}
 }
 
 // last is when the last attempt began.
-func (left *legacy) last() time.Time { return left.attempts[len(left.attempts)-1].Began }
+func (left *deletedAttempts) last() time.Time { return left.attempts[len(left.attempts)-1].Began }
 
-// compare orders legacies by the time at which they end.
-func (left *legacy) compare(other *legacy) int {
+// compare orders deleted nodes by the time at which their attempts end.
+func (left *deletedAttempts) compare(other *deletedAttempts) int {
 	return cmp.Or(left.last().Compare(other.last()), cmp.Compare(left.uid, other.uid))
 }
 
-// sorted returns the legacies in the order in which they end.
-func (in *inheritance) sorted() []*legacy {
-	return slices.SortedFunc(maps.Values(in.legacies), (*legacy).compare)
+// sorted returns the deleted nodes in the order in which their attempts end.
+func (in *inheritance) sorted() []*deletedAttempts {
+	return slices.SortedFunc(maps.Values(in.deleted), (*deletedAttempts).compare)
 }
 
-// bequeath makes a node the heir.
-func (in *inheritance) bequeath(left *legacy, heir *corev1.Node) {
-	left.heir = heir
-	in.byHeir[heir.UID] = left
-	in.reobserve = append(in.reobserve, heir.Name)
+// setReplacement makes a node the replacement of a deleted node, which inherits its attempts.
+func (in *inheritance) setReplacement(left *deletedAttempts, replacement *corev1.Node) {
+	left.replacement = replacement
+	in.byReplacement[replacement.UID] = left
+	in.reobserve = append(in.reobserve, replacement.Name)
 }
 
 // inherit lets a new node inherit from a deleted node of its name, or else from the first deleted node
 // of its NodePool that no node has replaced.
 func (l *Engine) inherit(node *corev1.Node) {
-	var first *legacy
+	var first *deletedAttempts
 	for _, left := range l.inheritance.sorted() {
 		switch {
-		case left.heir != nil:
+		case left.replacement != nil:
 		case left.node == node.Name:
-			l.inheritance.bequeath(left, node)
+			l.inheritance.setReplacement(left, node)
 			return
 		case first == nil && left.pool != "" && left.pool == node.Labels[karpenter.NodePoolLabel]:
 			first = left
 		}
 	}
 	if first != nil {
-		l.inheritance.bequeath(first, node)
+		l.inheritance.setReplacement(first, node)
 	}
 }
 
-// findHeir looks for the node that replaces a deleted node among the existing nodes. A replacement may
-// join before the deleted node is gone: it is younger than the last attempt.
-func (l *Engine) findHeir(left *legacy) {
-	var heir *corev1.Node
+// findReplacement looks for the node that replaces a deleted node among the existing nodes. A
+// replacement may join before the deleted node is gone: it is younger than the last attempt.
+func (l *Engine) findReplacement(left *deletedAttempts) {
+	var replacement *corev1.Node
 	since := left.last().Truncate(time.Second)
 	for _, state := range l.nodeStates {
 		node := state.Object
@@ -188,19 +192,19 @@ func (l *Engine) findHeir(left *legacy) {
 			continue
 		}
 		isFirst := func() bool {
-			return cmp.Or(node.CreationTimestamp.Compare(heir.CreationTimestamp.Time), cmp.Compare(node.Name, heir.Name)) < 0
+			return cmp.Or(node.CreationTimestamp.Compare(replacement.CreationTimestamp.Time), cmp.Compare(node.Name, replacement.Name)) < 0
 		}
-		if heir == nil || node.Name == left.node || heir.Name != left.node && isFirst() {
-			heir = node
+		if replacement == nil || node.Name == left.node || replacement.Name != left.node && isFirst() {
+			replacement = node
 		}
 	}
-	if heir != nil {
-		l.inheritance.bequeath(left, heir)
+	if replacement != nil {
+		l.inheritance.setReplacement(left, replacement)
 	}
 }
 
-// takeHeirs adds the facts of nodes that have inherited attempts.
-func (l *Engine) takeHeirs(now time.Time, facts []triage.Node) []triage.Node {
+// takeReplacements adds the facts of nodes that have inherited attempts.
+func (l *Engine) takeReplacements(now time.Time, facts []triage.Node) []triage.Node {
 	in := &l.inheritance
 	for _, name := range in.reobserve {
 		state := l.nodeStates[name]
@@ -222,17 +226,19 @@ func (l *Engine) takeHeirs(now time.Time, facts []triage.Node) []triage.Node {
 // restoreAttempts takes in the attempts of nodes that are gone, as the previous leader has stored them.
 func (w *ledgerWriter) restoreAttempts(now time.Time) {
 	l := w.engine
-	uids, replaced := map[string]bool{}, map[string]bool{}
-	for _, state := range l.nodeStates {
-		uids[string(state.Object.UID)] = true
-		if record := l.attemptsOf(state.Object); record.Replaces != "" {
-			replaced[record.Replaces] = true
-		}
+	limit := l.core.MaxAttempts()
+	if limit == nil {
+		return
 	}
-	var restored []string
+	exists, replaced := map[string]bool{}, map[string]bool{} // by UID
+	for _, state := range l.nodeStates {
+		exists[string(state.Object.UID)] = true
+		replaced[l.attemptsOf(state.Object).Replaces] = true
+	}
+	var gone []*deletedAttempts
 	for _, e := range w.restored {
 		e, is := e.(ledger.Attempts)
-		if !is || uids[e.UID] || replaced[e.UID] {
+		if !is || exists[e.UID] {
 			continue
 		}
 		record, err := attempts.Parse(e.Record)
@@ -240,29 +246,30 @@ func (w *ledgerWriter) restoreAttempts(now time.Time) {
 			l.Logger().Warn("attempts in the ledger unreadable", "node", e.Node, "err", err)
 			continue
 		}
-		limit := l.core.MaxAttempts()
-		if limit == nil {
-			continue
-		}
-		left := &legacy{node: e.Node, uid: e.UID, pool: e.NodePool, attempts: record.Within(now, limit.Window, limit.Limit).LeftBy(e.Node)}
-		if len(left.attempts) == 0 {
+		replaced[record.Replaces] = true // this deleted node had inherited, so one node inherits from both
+		left := record.Within(now, limit.Window, limit.Limit).LeftBy(e.Node)
+		gone = append(gone, &deletedAttempts{node: e.Node, uid: e.UID, pool: e.NodePool, attempts: left})
+	}
+	var restored []string
+	for _, left := range gone {
+		if replaced[left.uid] || len(left.attempts) == 0 {
 			continue
 		}
 		l.inheritance.add(left)
-		l.findHeir(left)
-		restored = append(restored, e.Node)
+		l.findReplacement(left)
+		restored = append(restored, left.node)
 	}
 	if len(restored) > 0 {
 		l.Logger().Info("attempts of deleted nodes restored", "nodes", restored)
 	}
-	l.core.Observe(now, l.takeHeirs(now, nil)...)
+	l.core.Observe(now, l.takeReplacements(now, nil)...)
 }
 
 // writeInherited writes inherited attempts to the annotations of their nodes, and returns when to
 // try again.
 func (l *Engine) writeInherited(ctx context.Context, now time.Time) (due time.Time) {
 	in, writes := &l.inheritance, 0
-	if len(in.legacies) == 0 {
+	if len(in.deleted) == 0 {
 		return time.Time{}
 	}
 	limit := l.core.MaxAttempts()
@@ -272,17 +279,17 @@ func (l *Engine) writeInherited(ctx context.Context, now time.Time) (due time.Ti
 			in.end(left)
 		case left.isWriting:
 			writes++
-		case left.heir == nil || writes == maxInheritanceWrites || l.nodeStates[left.heir.Name].attemptsProblem != "":
+		case left.replacement == nil || writes == maxInheritanceWrites || l.nodeStates[left.replacement.Name].attemptsProblem != "":
 		case now.Before(left.notBefore):
 			due = times.Earliest(due, left.notBefore)
 		default:
 			writes++
 			left.isWriting = true
-			heir := l.nodeStates[left.heir.Name].Object // a heartbeat may have changed its version
-			record := l.attemptsOf(heir).Within(now, limit.Window, limit.Limit).Encode()
+			replacement := l.nodeStates[left.replacement.Name].Object // a heartbeat may have changed its version
+			record := l.attemptsOf(replacement).Within(now, limit.Window, limit.Limit).Encode()
 			l.Do(ctx, func(ctx context.Context) func(time.Time) {
-				version, err := l.write.RecordAttempts(ctx, heir, heir.ResourceVersion, record)
-				return func(now time.Time) { l.inherited(now, left, heir, version, record, err) }
+				version, err := l.write.RecordAttempts(ctx, replacement, replacement.ResourceVersion, record)
+				return func(now time.Time) { l.inherited(now, left, replacement, version, record, err) }
 			})
 		}
 	}
@@ -290,10 +297,10 @@ func (l *Engine) writeInherited(ctx context.Context, now time.Time) (due time.Ti
 }
 
 // takeInherited takes in a node whose attempts were written. A user may have removed them since, so
-// the legacy ends even if the loop knows a later version of the node.
+// the inheritance ends even if the loop knows a later version of the node.
 func (l *Engine) takeInherited(now time.Time, written *corev1.Node) {
 	record, _ := attempts.Read(written.Annotations) // this process wrote them
-	if from := l.inheritance.byHeir[written.UID]; from != nil && from.uid == record.Replaces {
+	if from := l.inheritance.byReplacement[written.UID]; from != nil && from.uid == record.Replaces {
 		l.inheritance.end(from)
 	}
 	l.NodeRead(now, written)
@@ -301,22 +308,22 @@ func (l *Engine) takeInherited(now time.Time, written *corev1.Node) {
 }
 
 // inherited takes in the result of writing inherited attempts.
-func (l *Engine) inherited(now time.Time, left *legacy, heir *corev1.Node, version, record string, err error) {
+func (l *Engine) inherited(now time.Time, left *deletedAttempts, replacement *corev1.Node, version, record string, err error) {
 	left.isWriting = false
 	if err == nil {
-		l.cfg.Logger.Info("attempts inherited", "node", heir.Name, "from", left.node)
-		l.takeInherited(now, withAttempts(heir, version, record))
+		l.cfg.Logger.Info("attempts inherited", "node", replacement.Name, "from", left.node)
+		l.takeInherited(now, withAttempts(replacement, version, record))
 		return
 	}
 	left.failures++
 	left.notBefore = now.Add(l.RetryDelay(left.failures))
 	if l.LogsRetry(now) {
-		l.cfg.Logger.Warn("attempts not inherited yet", "node", heir.Name, "from", left.node, "retryAt", left.notBefore.String(), "err", err)
+		l.cfg.Logger.Warn("attempts not inherited yet", "node", replacement.Name, "from", left.node, "retryAt", left.notBefore.String(), "err", err)
 	}
 }
 
 // entry returns the entry of the ledger with the attempts of a deleted node.
-func (left *legacy) entry() ledger.Entry {
+func (left *deletedAttempts) entry() ledger.Entry {
 	return ledger.Attempts{Node: left.node, UID: left.uid, NodePool: left.pool, Record: attempts.Record{Attempts: left.attempts}.Encode()}
 }
 
@@ -346,7 +353,12 @@ func (l *Engine) attemptsInTreatment(now time.Time, slots []ledger.Entry) (entri
 			continue
 		}
 		record := l.attemptsOf(state.Object)
-		if write, is := begins[name]; is && write.UID == string(state.Object.UID) && l.core.IsNewAttempt(name, triage.RuleID(write.Rule)) {
+		write, is := begins[name]
+		switch begins := tasks.attemptOn(state.Object); {
+		case begins != nil && !begins.isIn(record):
+			record.Attempts = append(record.Attempts, begins.Attempt)
+		case begins != nil, tasks.recorded: // the record has it
+		case is && write.UID == string(state.Object.UID) && l.core.IsNewAttempt(name, triage.RuleID(write.Rule)):
 			record.Attempts = append(record.Attempts, attempts.Attempt{Policy: write.Rule, Began: now.UTC()})
 		}
 		if record = record.Within(now, limit.Window, limit.Limit); len(record.Attempts) > 0 {
@@ -363,7 +375,7 @@ func (w *ledgerWriter) requestAttempts(now time.Time, room *ledger.Room) (isNews
 	slots := w.entries()
 	w.attempts = nil
 	take := func(e ledger.Entry) bool {
-		if len(w.attempts) == maxLegacies || !room.Take(e) {
+		if len(w.attempts) == maxDeletedNodes || !room.Take(e) {
 			return false
 		}
 		w.attempts = append(w.attempts, e)
@@ -382,7 +394,7 @@ func (w *ledgerWriter) requestAttempts(now time.Time, room *ledger.Room) (isNews
 
 // lacksAttempts reports whether the stored snapshot lacks the attempts of a deleted node.
 func (w *ledgerWriter) lacksAttempts() bool {
-	for _, left := range w.engine.inheritance.legacies {
+	for _, left := range w.engine.inheritance.deleted {
 		if !slices.Contains(w.stored, left.entry()) {
 			return true
 		}
@@ -393,12 +405,12 @@ func (w *ledgerWriter) lacksAttempts() bool {
 // misleads reports whether the next leader would let a node inherit attempts again.
 func (l *Engine) misleads(e ledger.Attempts) bool {
 	state := l.nodeStates[e.Node]
-	return l.inheritance.legacies[e.UID] == nil && (state == nil || string(state.Object.UID) != e.UID)
+	return l.inheritance.deleted[e.UID] == nil && (state == nil || string(state.Object.UID) != e.UID)
 }
 
 // needsAttempts reports whether the next leader may still need the attempts in a stored entry.
 func (l *Engine) needsAttempts(e ledger.Attempts) bool {
-	if l.inheritance.legacies[e.UID] != nil {
+	if l.inheritance.deleted[e.UID] != nil {
 		return true
 	}
 	state := l.nodeStates[e.Node]

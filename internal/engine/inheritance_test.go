@@ -170,7 +170,7 @@ func TestAReplacementThatIsThereAlreadyInherits(t *testing.T) {
 // The attempts go on from node to node, and the ledger keeps them while no node has inherited.
 func TestAttemptsOutliveALeader(t *testing.T) {
 	var stored []ledger.Entry
-	var heir *corev1.Node
+	var replacement *corev1.Node
 	withAttemptLimit(t, func(f *attemptFixture) {
 		old := treated(f.node("old", "1", "blue"), 3, 2)
 		f.deliver(old)
@@ -178,7 +178,7 @@ func TestAttemptsOutliveALeader(t *testing.T) {
 		f.ledger.isOutdated = true
 		testkit.Check(t, slices.Equal(f.snapshot(), []string{"old"}), "the ledger does not name the node in treatment")
 		stored = f.ledger.stored
-		heir = f.node("heir", "2", "blue")
+		replacement = f.node("replacement", "2", "blue")
 	})
 	// The node is gone and its replacement exists when the next process leads.
 	restart := func(entries []ledger.Entry, nodes ...*corev1.Node) (f *attemptFixture) {
@@ -188,54 +188,65 @@ func TestAttemptsOutliveALeader(t *testing.T) {
 		})
 		return f
 	}
-	f := restart(stored, heir)
-	f.finds("heir", triage.Treating, 2)
-	record := f.attemptsOf(f.nodeStates["heir"].Object)
-	testkit.Check(t, record.Replaces == "1" && record.Attempts[0].Node == "old", "the heir has %+v", record)
+	f := restart(stored, replacement)
+	f.finds("replacement", triage.Treating, 2)
+	record := f.attemptsOf(f.nodeStates["replacement"].Object)
+	testkit.Check(t, record.Replaces == "1" && record.Attempts[0].Node == "old", "the replacement has %+v", record)
 
 	// The annotation is written, and the entry is still in the ledger.
-	written := withAttempts(heir, "200", record.Encode())
+	written := withAttempts(replacement, "200", record.Encode())
 	f = restart(stored, written)
-	f.finds("heir", triage.Treating, 2)
-	testkit.Same(t, len(f.inheritance.legacies), 0, "legacies")
+	f.finds("replacement", triage.Treating, 2)
+	testkit.Same(t, len(f.inheritance.deleted), 0, "deleted nodes")
+
+	// The deleted node had inherited, and its annotation was not written yet.
+	chain := []ledger.Entry{
+		ledger.Attempts{Node: "old", UID: "1", NodePool: "blue", Record: attempts.Record{Attempts: record.Attempts[:1]}.Encode()},
+		ledger.Attempts{Node: "mid", UID: "3", NodePool: "blue", Record: record.Encode()},
+	}
+	f = restart(chain, replacement, f.node("next", "4", "blue"))
+	f.finds("replacement", triage.Treating, 2)
+	f.finds("next", triage.Treating, 0)
+	f = restart(chain, f.node("mid", "3", "blue")) // it exists, so it inherits
+	f.finds("mid", triage.Treating, 1)
 
 	// A user has removed the annotation. The node exists, so the ledger does not count.
-	f = restart([]ledger.Entry{ledger.Attempts{Node: "heir", UID: "2", NodePool: "blue", Record: record.Encode()}}, heir)
-	f.finds("heir", triage.Treating, 0)
+	f = restart([]ledger.Entry{ledger.Attempts{Node: "replacement", UID: "2", NodePool: "blue", Record: record.Encode()}}, replacement)
+	f.finds("replacement", triage.Treating, 0)
 
 	// A later version may have written something else.
-	f = restart([]ledger.Entry{ledger.Attempts{Node: "old", UID: "1", NodePool: "blue", Record: "later"}}, heir)
-	f.finds("heir", triage.Treating, 0)
+	f = restart([]ledger.Entry{ledger.Attempts{Node: "old", UID: "1", NodePool: "blue", Record: "later"}}, replacement)
+	f.finds("replacement", triage.Treating, 0)
 	testkit.Check(t, strings.Contains(f.log.String(), "attempts in the ledger unreadable"), "the log is %s", &f.log)
 }
 
-// A legacy ends when the annotation has it, when its heir is gone too, and by time.
-func TestALegacyEnds(t *testing.T) {
+// An inheritance ends when the annotation has it, when the replacement is gone too, and by time.
+func TestAnInheritanceEnds(t *testing.T) {
 	withAttemptLimit(t, func(f *attemptFixture) {
 		old := treated(f.node("old", "1", "blue"), 3, 2)
 		f.deliver(old)
 		f.remove(old, f.node("a", "2", "blue"))
 		testkit.Same(t, len(f.snapshot()), 1, "entries before the annotation is written")
-		left := f.inheritance.legacies["1"]
-		f.inherited(time.Now(), left, left.heir, "", "", errors.New("connection refused"))
-		testkit.Check(t, !left.isWriting && left.notBefore.After(time.Now()), "after a failure the legacy is %+v", left)
+		left := f.inheritance.deleted["1"]
+		f.inherited(time.Now(), left, left.replacement, "", "", errors.New("connection refused"))
+		testkit.Check(t, !left.isWriting && left.notBefore.After(time.Now()), "after a failure the inheritance is %+v", left)
 		f.version++
-		f.inherited(time.Now(), left, left.heir, strconv.Itoa(f.version), f.attemptsOf(left.heir).Encode(), nil)
-		testkit.Same(t, len(f.inheritance.legacies), 0, "legacies after the annotation is written")
+		f.inherited(time.Now(), left, left.replacement, strconv.Itoa(f.version), f.attemptsOf(left.replacement).Encode(), nil)
+		testkit.Same(t, len(f.inheritance.deleted), 0, "deleted nodes after the annotation is written")
 		f.finds("a", triage.Treating, 2)
 		testkit.Same(t, len(f.snapshot()), 0, "entries after the annotation is written")
 
 		f.remove(f.nodeStates["a"].Object, f.node("b", "3", "blue"))
 		f.finds("b", triage.Treating, 2)
 		f.remove(f.nodeStates["b"].Object) // before its annotation is written
-		testkit.Same(t, len(f.inheritance.legacies), 1, "legacies of the chain")
+		testkit.Same(t, len(f.inheritance.deleted), 1, "deleted nodes of the chain")
 		f.deliver(f.node("c", "4", "blue"))
 		f.finds("c", triage.Treating, 2)
-		testkit.Same(t, f.inheritance.legacies["3"].attempts[0].Node, "old", "the first node")
+		testkit.Same(t, f.inheritance.deleted["3"].attempts[0].Node, "old", "the first node")
 
 		pass(25 * time.Hour)
 		f.writeInherited(t.Context(), time.Now())
-		testkit.Same(t, len(f.inheritance.legacies), 0, "legacies after a day")
+		testkit.Same(t, len(f.inheritance.deleted), 0, "deleted nodes after a day")
 	})
 }
 
@@ -259,29 +270,85 @@ func TestInheritedAttemptsThatAUserRemoves(t *testing.T) {
 		f.deliver(old)
 		f.remove(old, f.node("a", "2", "blue"))
 		f.finds("a", triage.GivenUp, 3)
-		left := f.inheritance.legacies["1"]
-		record := f.attemptsOf(left.heir).Encode()
+		left := f.inheritance.deleted["1"]
+		record := f.attemptsOf(left.replacement).Encode()
 		f.version++
 		written := strconv.Itoa(f.version)
-		later := left.heir.DeepCopy()
+		later := left.replacement.DeepCopy()
 		f.version++
 		later.ResourceVersion, later.Labels = strconv.Itoa(f.version), map[string]string{"x": "y"}
 		f.deliver(later)
-		f.inherited(time.Now(), left, left.heir, written, record, nil)
+		f.inherited(time.Now(), left, left.replacement, written, record, nil)
 		f.finds("a", triage.Treating, 0)
 	})
 }
 
-// The engine forgets the legacies that end first.
-func TestLegaciesAreLimited(t *testing.T) {
+// The engine forgets the deleted nodes whose attempts end first.
+func TestRememberedDeletedNodesAreLimited(t *testing.T) {
 	withAttemptLimit(t, func(f *attemptFixture) {
-		for i := range maxLegacies + 5 {
-			n := treated(f.node("n"+strconv.Itoa(i), strconv.Itoa(i), "pool"+strconv.Itoa(i)), maxLegacies+5-i)
+		for i := range maxDeletedNodes + 5 {
+			n := treated(f.node("n"+strconv.Itoa(i), strconv.Itoa(i), "pool"+strconv.Itoa(i)), maxDeletedNodes+5-i)
 			f.deliver(n)
 			f.remove(n)
 		}
-		testkit.Same(t, len(f.inheritance.legacies), maxLegacies, "legacies")
-		testkit.Check(t, f.inheritance.legacies["0"] == nil && f.inheritance.legacies[strconv.Itoa(maxLegacies)] != nil, "the wrong ones are forgotten")
-		testkit.Same(t, len(f.snapshot()), maxLegacies, "entries")
+		testkit.Same(t, len(f.inheritance.deleted), maxDeletedNodes, "deleted nodes")
+		testkit.Check(t, f.inheritance.deleted["0"] == nil && f.inheritance.deleted[strconv.Itoa(maxDeletedNodes)] != nil, "the wrong ones are forgotten")
+		testkit.Same(t, len(f.snapshot()), maxDeletedNodes, "entries")
+	})
+}
+
+// The ledger and the replacement count an attempt once, although the node has it before the task ends,
+// and began to be unhealthy within the same second.
+func TestAnAttemptThatBeginsIsCountedOnce(t *testing.T) {
+	for _, deleted := range []string{"while the task runs", "later"} {
+		withAttemptLimit(t, func(f *attemptFixture) {
+			node := treated(f.node("a", "1", "blue"), 30)
+			node.Status.Conditions[0].LastTransitionTime = metav1.NewTime(time.Now().Truncate(time.Second))
+			f.deliver(node)
+			slot := ledger.ObjectWrite{Slot: SlotOf(replaces, node), Object: ledger.ObjectRef{Name: "a"}}
+			tasks := f.tasks.getOrCreate("a")
+			tasks.granted = slot
+			f.ledger.addWithSlot(taskSlot{&f.tasks, tasks})
+			has2Attempts := func(when string) {
+				f.t.Helper()
+				f.ledger.isOutdated = true
+				f.snapshot()
+				at := slices.IndexFunc(f.ledger.stored, func(e ledger.Entry) bool { _, is := e.(ledger.Attempts); return is })
+				record := testkit.Value(attempts.Parse(f.ledger.stored[at].(ledger.Attempts).Record)).Must(f.t)
+				testkit.Same(f.t, len(record.Attempts), 2, "attempts in the ledger %s", when)
+			}
+			has2Attempts("before the task starts")
+			r := f.tasks.startTask(time.Now(), tasks, &Task{Rule: replaces, Node: node, Begins: true, Slot: slot})
+			has2Attempts("while the task runs")
+			f.version++
+			r.attempt.made = withAttempts(node, strconv.Itoa(f.version), r.attempt.record)
+			f.deliver(r.attempt.made)
+			has2Attempts("when the node has the attempt")
+			if deleted == "later" {
+				f.noteAttempt(time.Now(), r)
+				tasks.running, tasks.attempt = nil, nil
+				has2Attempts("when the task has ended")
+			}
+			f.remove(r.attempt.made, f.node("b", "2", "blue"))
+			f.finds("b", triage.Treating, 2)
+		})
+	}
+}
+
+// The node became unhealthy within the second in which its last attempt begins. The watch delivers the
+// attempt before the treatment has begun: that does not call the treatment off.
+func TestAnAttemptThatBeginsDoesNotGiveItsNodeUp(t *testing.T) {
+	withAttemptLimit(t, func(f *attemptFixture) {
+		node := treated(f.node("a", "uid-a", ""), 30, 20)
+		f.deliver(node)
+		r := f.tasks.startTask(time.Now(), f.tasks.getOrCreate("a"), &Task{Rule: replaces, Node: node, Begins: true})
+		f.version++
+		f.deliver(withAttempts(node, strconv.Itoa(f.version), r.attempt.record))
+		plan, _ := f.core.Plan("a")
+		testkit.Check(t, plan.Treatment != nil, "while the task runs the plan is %+v", plan)
+		f.finds("a", plan.Reason.Code, 3)
+		r.NodeTasks.running, r.NodeTasks.attempt = nil, nil // the API server refused the treatment
+		f.Reobserve(time.Now(), "a")
+		f.finds("a", triage.GivenUp, 3)
 	})
 }

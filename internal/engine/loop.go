@@ -209,7 +209,7 @@ func (l *Engine) takeNodes(now time.Time) {
 			facts = append(facts, l.upsertNode(change.Object, change.At))
 		}
 	}
-	facts = l.takeHeirs(now, facts)
+	facts = l.takeReplacements(now, facts)
 	l.core.Observe(now, facts...)
 	// A taint of another component may be gone. The core does not know those taints, so
 	// check the node even if the core does not wake it.

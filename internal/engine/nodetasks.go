@@ -29,6 +29,8 @@ type NodeTasks struct {
 	sentAt  time.Time
 	running *Task       // nil for none
 	attempt *newAttempt // that the running task begins, nil for none
+	// recorded says that the node has the attempt of the write that granted covers.
+	recorded bool
 	// hasEarlier says that an earlier attempt of the write that granted covers got no answer, and
 	// may still succeed after a later attempt has.
 	hasEarlier bool
@@ -84,7 +86,7 @@ func (nodeTasks *NodeTasks) Release() {
 // clearSlot clears the slot, because its write can never succeed.
 func (nodeTasks *NodeTasks) clearSlot() {
 	nodeTasks.granted, nodeTasks.sentAt = ledger.ObjectWrite{}, time.Time{}
-	nodeTasks.hasEarlier, nodeTasks.releasesLater = false, false
+	nodeTasks.hasEarlier, nodeTasks.releasesLater, nodeTasks.recorded = false, false, false
 }
 
 // releaseDue clears the slot of a write that has arrived once no other attempt may succeed.
@@ -258,6 +260,44 @@ func (l *Engine) ReleaseSlot(now time.Time, nodeTasks *NodeTasks, rule triage.Ru
 	return time.Time{}
 }
 
+// exceedsRails reports whether the decisions of a node exceed the rails now, and no taint for them
+// may still arrive: that would keep the place of the node anyway.
+func (l *Engine) exceedsRails(node string) bool {
+	state := l.nodeStates[node]
+	return state != nil && l.core.ExceedsRails(node) && !l.nodeWriter.MayTakeSlot(state)
+}
+
+// callOff abandons the decisions of a node that exceed the rails now. If a write for its slot may
+// still succeed, it returns until when and abandons nothing.
+func (l *Engine) callOff(now time.Time, nodeTasks *NodeTasks) (due time.Time) {
+	if until := l.tasks.inFlightUntil(now, nodeTasks); !until.IsZero() {
+		return until
+	}
+	nodeTasks.clearSlot()
+	nodeTasks.dueSince = time.Time{}
+	l.core.CallOff(now, nodeTasks.Node, false)
+	return time.Time{}
+}
+
+// CallOff abandons the decisions of a node that exceed the rails now, and reports whether there
+// were any. The node writer asks before it sends a taint for them. A treatment that may still
+// arrive stays, and keeps the place of the node.
+func (l *Engine) CallOff(now time.Time, node string) (calledOff bool) {
+	nodeTasks := l.tasks.byNode[node]
+	mayArrive := nodeTasks != nil && (nodeTasks.running != nil && nodeTasks.running.Begins || !l.tasks.inFlightUntil(now, nodeTasks).IsZero())
+	switch {
+	case !mayArrive && l.core.ExceedsRails(node):
+		if nodeTasks != nil {
+			l.callOff(now, nodeTasks)
+			return true
+		}
+	case !l.core.ExceedsClosing(node):
+		return false
+	}
+	l.core.CallOff(now, node, mayArrive)
+	return true
+}
+
 // start starts queued tasks, up to maxConcurrentTasks.
 func (tr *taskRunner) start(ctx context.Context, now time.Time) {
 	for tries := len(tr.queue); tries > 0 && tr.running < maxConcurrentTasks; tries-- {
@@ -283,6 +323,8 @@ func (tr *taskRunner) nextStartable(now time.Time, nodeTasks *NodeTasks) *Task {
 	switch {
 	case t == nil:
 		tr.sleepUntil(now, nodeTasks, due)
+	case t.takesSlot() && tr.engine.exceedsRails(t.Node.Name):
+		tr.sleepUntil(now, nodeTasks, times.Earliest(due, tr.engine.callOff(now, nodeTasks)))
 	case t.takesSlot() && !tr.engine.mayBegin(now, t.Rule, t.Node):
 		tr.sleepUntil(now, nodeTasks, times.Earliest(due, tr.engine.ReleaseSlot(now, nodeTasks, t.Rule))) // nodes that have waited longer go first
 	case t.takesSlot() && nodeTasks.granted != t.Slot:

@@ -39,6 +39,9 @@ type NodeWriter interface {
 	Restore(now time.Time, n *Node, e ledger.NodeWrite)
 	// MayArrive reports whether the write of a ledger entry for this node may still arrive.
 	MayArrive(n *Node, e ledger.NodeWrite) bool
+	// MayTakeSlot reports whether a write that takes a slot may have been sent to the node and may
+	// still arrive.
+	MayTakeSlot(n *Node) bool
 	// Failures yields the names of nodes whose write fails, with the last error.
 	Failures() iter.Seq2[string, string]
 	// ForgetCounters deletes the counters of a rule whose object is gone.
@@ -52,6 +55,9 @@ type WriterHost interface {
 	Reconcile(now time.Time, n *Node)
 	// Plan returns the plan of a node.
 	Plan(n *Node) (plan triage.Plan, ok bool)
+	// CallOff abandons the decisions of a node that exceed the rails now, immediately before a taint
+	// for them is written, and reports whether there were any.
+	CallOff(now time.Time, node string) (calledOff bool)
 	// RequestSlot asks for a slot in the next snapshot of the ledger. RestoreSlot tells that
 	// the ledger names the slot already.
 	RequestSlot(t SlotTaker)
@@ -119,5 +125,6 @@ func (noNodeWriter) Due(time.Time) time.Time                    { return time.Ti
 func (noNodeWriter) Waiting() int                               { return 0 }
 func (noNodeWriter) Restore(time.Time, *Node, ledger.NodeWrite) {}
 func (noNodeWriter) MayArrive(*Node, ledger.NodeWrite) bool     { return false }
+func (noNodeWriter) MayTakeSlot(*Node) bool                     { return false }
 func (noNodeWriter) Failures() iter.Seq2[string, string]        { return func(func(string, string) bool) {} }
 func (noNodeWriter) ForgetCounters(triage.RuleID)               {}

@@ -228,7 +228,7 @@ func (l *Engine) updateAllowances(now time.Time) (due time.Time) {
 // mayBegin reports whether a treatment that takes a slot may still begin: a bound may have
 // been lowered, or nodes may have gone.
 func (l *Engine) mayBegin(now time.Time, rule triage.RuleID, node *corev1.Node) bool {
-	if l.IsOverBound(rule) || l.core.ExceedsRails(node.Name) {
+	if l.IsOverBound(rule) {
 		return false
 	}
 	for p := range implementing[Limiter](l.policies) {

@@ -75,6 +75,7 @@ func (s taskSlot) HasGrant() bool { return s.nodeTasks.HasSlot() }
 
 // Grant records that the ledger has stored the requested slot.
 func (s taskSlot) Grant() {
+	s.nodeTasks.recorded = s.nodeTasks.recorded && s.nodeTasks.requestsSlotAgain()
 	s.nodeTasks.granted, s.nodeTasks.requested = s.nodeTasks.requested, ledger.ObjectWrite{}
 }
 

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/resourcestack/autohealer/internal/treat"
 	"github.com/resourcestack/autohealer/internal/triage"
 )
 
@@ -20,7 +21,19 @@ type startRequest struct {
 // treatment may still start. The loop first takes in everything that the watches have
 // delivered: while the task took the Lease and read the node, other nodes may have become
 // unhealthy and closed the gate. The goroutine of the task calls it.
-func (l *Engine) MayStillStart(ctx context.Context, t *Task) (may bool, err error) {
+//
+// If the treatment may not start, the loop decides again after the task.
+func (l *Engine) MayStillStart(ctx context.Context, r *TaskResult) (may bool, err error) {
+	switch may, err = l.askToStart(ctx, r.Task); {
+	case err != nil:
+		r.Outcome = treat.Busy // the treatment has not begun
+	case !may:
+		r.Learned, r.Outcome = true, treat.Stale
+	}
+	return may, err
+}
+
+func (l *Engine) askToStart(ctx context.Context, t *Task) (may bool, err error) {
 	tr := &l.tasks
 	if tr.startRequests == nil { // the loop is not running
 		return true, nil

@@ -166,6 +166,9 @@ func (tr *taskRunner) handleResult(r *TaskResult) {
 	if t.Begins && r.Outcome != treat.Made && r.Outcome != treat.Unknown { // the write cannot succeed any more
 		nodeTasks.sentAt = r.previouslySentAt
 	}
+	if t.Begins && (r.Begun || r.Outcome == treat.Made || r.Outcome == treat.Unknown) {
+		tr.engine.core.NoteSent(nodeTasks.Node, t.Rule)
+	}
 	tr.engine.noteAttempt(now, r)
 	t.Work.Done(now, r)
 	tr.engine.noteProtection(now, r)

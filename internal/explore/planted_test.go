@@ -225,4 +225,4 @@ func (h *stubbornHost) IsUnchanged(ctx context.Context, r *engine.TaskResult) (b
 // ungatedHost does not ask the gate again.
 type ungatedHost struct{ engine.WriterHost }
 
-func (*ungatedHost) MayStillStart(context.Context, *engine.Task) (bool, error) { return true, nil }
+func (*ungatedHost) MayStillStart(context.Context, *engine.TaskResult) (bool, error) { return true, nil }

@@ -133,6 +133,7 @@ var benchZones = [...]string{"zone-a", "zone-b", "zone-c"}
 func benchPool(pool int) triage.Node {
 	n := triage.Node{Initialized: true, Created: benchStart.Add(-1000 * time.Hour), Labels: make(map[string]string, benchLabels)}
 	n.Labels["pool"] = fmt.Sprintf("pool-%d", pool)
+	n.Image = "Linux " + strconv.Itoa(pool%2)
 	for k := 3; k < benchLabels; k++ { // in addition to the pool, the host name and the zone
 		n.Labels["example.com/label-"+strconv.Itoa(k)] = "value-" + strconv.Itoa(pool%7)
 	}
@@ -171,6 +172,11 @@ func newBenchCluster(tb testing.TB, size int) *benchCluster {
 		InTreatment: &half, Unschedulable: &half, KeepLast: true,
 		Topology: []triage.Share{{Label: "topology.kubernetes.io/zone", Limit: half}},
 		Pace:     &triage.Pace{Limit: triage.Limit{Number: 10, Percent: true}, AtLeast: 2, Period: time.Minute},
+		CorrelatedFailure: &triage.CorrelatedFailure{
+			Threshold: triage.Limit{Number: 50, Percent: true}, MinNodes: 3, Window: 5 * time.Minute,
+			Labels: []string{"topology.kubernetes.io/zone", "pool"}, Image: true,
+		},
+		MaxAttempts: &triage.MaxAttempts{Limit: 3, Window: 24 * time.Hour},
 	}); err != nil {
 		tb.Fatal(err)
 	}

@@ -10,6 +10,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/resourcestack/autohealer/internal/policykind"
+	"github.com/resourcestack/autohealer/internal/testkit"
 	"github.com/resourcestack/autohealer/internal/triage"
 )
 
@@ -377,4 +378,38 @@ func TestAbandonWithoutRetryEndsAnEarlierWait(t *testing.T) {
 	if got := core.Grants(); len(got) != 1 {
 		t.Fatalf("%d taints are decided, want 1 again at once", len(got))
 	}
+}
+
+// A decision to delete a node lowers the number of nodes that a percentage refers to. A decision that
+// the core would make again does not exceed the rails, or the caller would call it off for ever.
+func TestATerminationDoesNotExceedTheRailsByItself(t *testing.T) {
+	core := triage.New()
+	rule := func(name string, response triage.Response) triage.RuleID {
+		id := triage.RuleID{Kind: policykind.Repair, Name: name}
+		testkit.Must(t, core.SetRule(startTime, triage.Rule{ID: id, When: triage.When{Signals: []triage.Signal{{Condition: name, Status: triage.True}}}, Response: response}))
+		return id
+	}
+	terminate := rule("Disk", triage.Response{Ladder: []triage.Step{{Action: triage.Terminate}}})
+	remediate := rule("Net", triage.Response{Ladder: []triage.Step{{Action: triage.Remediate}}})
+	testkit.Must(t, core.SetRails(startTime, triage.Rails{InTreatment: &triage.Limit{Number: 50, Percent: true}}))
+	created := startTime.Add(-time.Hour)
+	node := func(name, condition string, treatments ...triage.Treatment) triage.Node {
+		return triage.Node{Name: name, UID: name, Created: created, Treatments: treatments, Conditions: []triage.Condition{{Type: condition, Status: triage.True, Transition: created}}}
+	}
+	core.Observe(startTime, node("n1", "Disk", triage.Treatment{Rule: terminate, Since: startTime}), node("n2", "Net", triage.Treatment{Rule: remediate, Since: startTime}), node("n3", ""))
+	core.Loaded(startTime)
+	created = startTime.Add(time.Minute) // after the first termination
+	core.Observe(created, node("n4", ""), node("n5", ""), node("n6", ""), node("n7", ""))
+	failing := node("n3", "Disk")
+	failing.Created = startTime.Add(-time.Hour)
+	core.Observe(created, failing)
+	testkit.Same(t, len(core.Grants()), 3, "decisions")
+	testkit.Check(t, !core.ExceedsRails("n3"), "the termination exceeds the rails")
+	core.CallOff(created, "n3", false)
+	testkit.Same(t, len(core.Grants()), 3, "decisions afterwards")
+
+	testkit.Must(t, core.SetRails(created, triage.Rails{InTreatment: &triage.Limit{Number: 2}}))
+	testkit.Check(t, core.ExceedsRails("n3"), "the termination does not exceed the lowered limit")
+	core.CallOff(created, "n3", false)
+	testkit.Same(t, len(core.Grants()), 2, "decisions under the lowered limit")
 }

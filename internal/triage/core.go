@@ -255,26 +255,16 @@ func (c *Core) walk() []*node {
 }
 
 // Abandon reports that a decided response is neither on the node nor in flight. Its slot
-// becomes free at once. If the rule still wants the response, the core decides it again
-// after retry, and its turn counts from then. Without retry the core may decide it again at
-// once, in its old turn.
+// becomes free at once, and its place in the pace too, unless [Core.NoteSent] was called. If the
+// rule still wants the response, the core decides it again after retry, and its turn counts from
+// then. Without retry the core may decide it again at once, in its old turn.
 //
 // Abandon does nothing if the facts show the response. If the facts show only an earlier
 // step, that step keeps the slot, and the step after it is decided again.
 func (c *Core) Abandon(now time.Time, node string, id RuleID, retry time.Duration) {
 	c.advanceTo(now)
 	if ep := c.episode(node, id); ep != nil && ep.active && (!ep.slotObserved || ep.isUnobserved()) {
-		if ep.slotObserved {
-			c.revertStep(ep)
-		} else {
-			c.deactivate(ep)
-		}
-		ep.notBefore = min(ep.notBefore, c.now) // its old turn
-		if retry > 0 {
-			ep.notBefore = later(c.now, retry)
-		}
-		c.schedule(ep)
-		c.wake(ep.node)
+		c.abandon(ep, retry)
 		if !ep.rule.treats { // no taint is in flight either
 			c.reopen(ep.node)
 		}
@@ -283,12 +273,33 @@ func (c *Core) Abandon(now time.Time, node string, id RuleID, retry time.Duratio
 	c.decide()
 }
 
+// abandon frees the slot of a decided response, or of its next step, that the facts do not show.
+func (c *Core) abandon(ep *episode, retry time.Duration) {
+	if ep.slotObserved {
+		c.revertStep(ep)
+	} else {
+		c.rails.giveBack(ep)
+		c.deactivate(ep)
+	}
+	ep.notBefore = min(ep.notBefore, c.now) // its old turn
+	if retry > 0 {
+		ep.notBefore = later(c.now, retry)
+	}
+	c.schedule(ep)
+	c.wake(ep.node)
+}
+
 // Reopen reports that a decided taint that closes the node is neither on the node nor in
 // flight, as Abandon does for a response with a slot. If a rule still wants the taint, the core
-// decides it again in its old turn.
-func (c *Core) Reopen(now time.Time, node string) {
+// decides it again after retry, or without retry in its old turn.
+func (c *Core) Reopen(now time.Time, node string, retry time.Duration) {
 	c.advanceTo(now)
-	if n := c.nodes[node]; n != nil && !n.isClosedByUs && !n.hasActiveTaint() {
+	if n := c.nodes[node]; n != nil && n.mayClose && !n.isClosedByUs && !n.hasActiveTaint() {
+		for _, ep := range n.episodes {
+			if retry > 0 && ep.unhealthy && ep.closes() {
+				ep.notBefore = later(c.now, retry)
+			}
+		}
 		c.setMayClose(n, false)
 	}
 	c.decide()

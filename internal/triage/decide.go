@@ -215,7 +215,7 @@ func (c *Core) decide() {
 			c.activate(ep, 0, c.now)
 			if ep.rule.treats {
 				ep.rule.takeAllowance()
-				c.rails.addStart(Start{instant(c.now), 1})
+				ep.paced = c.rails.addStart(Start{instant(c.now), 1})
 			}
 			c.schedule(ep)
 			c.wake(ep.node)

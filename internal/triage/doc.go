@@ -39,6 +39,9 @@
 //     longer take effect. It also does so when a plan asks for a release, or calls off
 //     a step, and the response is neither on the node nor in flight. Nothing else frees
 //     a slot whose response the facts never showed, not even the removal of the rule.
+//   - Immediately before it writes a decision, it asks whether the node exceeds the rails now
+//     ([Core.ExceedsRails], [Core.ExceedsClosing]), and then calls [Core.CallOff] instead. When the
+//     write of a treatment may have succeeded, it calls [Core.NoteSent].
 //   - It stores what a restarted core needs and supplies it again: the memories
 //     ([Plan.Remember], [Node.Memories]), the start of a recovery
 //     ([PlannedTreatment.HealthySince], [Treatment.HealthySince]), the storms
@@ -149,8 +152,9 @@
 // node with the earliest decision, among all rules that select the replacement. Of nodes that
 // were ready for work before [Core.Loaded] it is not known whether the previous process has
 // counted them: they replace nodes only as far as there are more of them than replace
-// other nodes or were ready at the deletion ([Grant.ReadyNeeded]). A node counts as terminated if it disappears while the facts show a treatment with
-// [Treatment.Deletes], whatever the action of the step.
+// other nodes or were ready at the deletion ([Grant.ReadyNeeded]). A node counts as terminated if it
+// disappears while the facts show a treatment with [Treatment.Deletes], whatever the action of the
+// step.
 //
 // # Foreign taints
 //
@@ -196,8 +200,8 @@
 //     and waits.
 //   - [Rails.KeepLast] protects the last node that is ready for work, open to new pods, not
 //     dedicated ([Node.Dedicated]) and not in treatment.
-//   - [Rails.Pace] counts the treatments that began within its period. Taints and later steps
-//     are not paced. Starts are counted by sixtieths of the period.
+//   - [Rails.Pace] counts the treatments that began within its period, except those that were
+//     abandoned before anything was written. Taints and later steps are not paced. Starts are counted by sixtieths of the period.
 //   - [Rails.MaxAttempts] counts the attempts of a node within a window ([Node.Attempts]). All
 //     steps of one episode are one attempt. An attempt of the rule that began after its conditions
 //     began to match belongs to the current episode, which may then begin again.
@@ -273,7 +277,8 @@
 // while the rule is matched and eligible, neither the rule nor the node is on hold, and the window
 // is open. If it may not begin, the rule keeps what is on the node, and the plan asks for a
 // release. The caller then makes sure that no write is in flight and abandons the decision. If the
-// taint may begin again before that, the decision remains. Taints on the node stay, with one
+// taint may begin again before that, the decision remains. Taints on the node stay, also if the key
+// of the rule has changed, because a taint with another key is a new taint. There is one
 // exception. On a control-plane node that the rule excludes, NoSchedule replaces NoExecute in any
 // case, and a decided NoExecute is called off.
 //

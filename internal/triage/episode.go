@@ -25,6 +25,7 @@ type episode struct {
 	stepSince      int64
 	failed         bool
 	notBefore      int64
+	paced          int64 // the interval of the pace that counts the decision; 0 if its place is not given back
 
 	terminates bool // the decided step is a termination
 	deletes    bool // a treatment in the facts is going to delete the node

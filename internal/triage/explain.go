@@ -474,6 +474,26 @@ func (c *Core) wantedEffect(ep *episode) Effect {
 	return taint.Effect
 }
 
+// wantedKey returns the key of the taint that an episode wants on its node. A taint on the node
+// stays until the rule may begin: another key is a new taint.
+func (c *Core) wantedKey(ep *episode) string {
+	key := ep.rule.spec.Response.Taint.Key
+	if c.mayBegin(ep) && (ep.node.mayClose || !ep.closes()) {
+		return key
+	}
+	stays := ""
+	for _, t := range ep.node.extra.taints {
+		switch {
+		case t.Rule != ep.rule.spec.ID || t.Effect != ep.observedEffect:
+		case t.Key == key:
+			return key
+		case stays == "":
+			stays = t.Key
+		}
+	}
+	return stays
+}
+
 // isCalledOffByWindow says that a NoExecute taint was decided, is not on the node, and may not be
 // placed outside the window.
 func (c *Core) isCalledOffByWindow(ep *episode) bool {
@@ -528,7 +548,7 @@ func (c *Core) explainTaint(p *Plan, ep *episode, strongest Effect, by RuleID) R
 		}
 		return reason
 	}
-	reason.Code, reason.Key, reason.Effect = Tainted, taint.Key, effect
+	reason.Code, reason.Key, reason.Effect = Tainted, c.wantedKey(ep), effect
 	if effect == NoExecute && !ep.active { // only a foreign taint leads here
 		reason.Foreign = 1
 		return reason
@@ -536,22 +556,23 @@ func (c *Core) explainTaint(p *Plan, ep *episode, strongest Effect, by RuleID) R
 	if ep.verdict == holds && ep.eligible > c.now {
 		reason.Until = instant(ep.eligible)
 	}
-	if c.mayBegin(ep) && ep.closes() && !ep.node.mayClose { // the weaker taint on the node stays
+	mayBegin, isDue := c.mayBegin(ep), ep.verdict == holds && ep.eligible <= c.now
+	switch {
+	case mayBegin && ep.closes() && !ep.node.mayClose, isDue && !mayBegin && reason.Key != taint.Key: // the taint on the node stays
 		c.whyNotClosed(&reason, ep)
-		p.Taints = append(p.Taints, PlannedTaint{Taint{Rule: ep.rule.spec.ID, Key: taint.Key, Effect: effect}, reason})
-		return reason
-	}
 	// An excluded control-plane node gets NoSchedule at most, whether or not the taint may
 	// begin.
-	if instead := effect == NoSchedule && ep.excludesNoExecute(); instead || effect < taint.Effect && c.mayBegin(ep) {
+	case effect == NoSchedule && ep.excludesNoExecute(), effect < taint.Effect && mayBegin:
 		c.whyFellBack(&reason, ep)
 	}
 	if off {
 		cancelled := reason
-		cancelled.Other = calledOff
+		if !reason.Code.IsWait() {
+			cancelled.Other = calledOff
+		}
 		p.Release = append(p.Release, cancelled)
 	}
-	p.Taints = append(p.Taints, PlannedTaint{Taint{Rule: ep.rule.spec.ID, Key: taint.Key, Effect: effect}, reason})
+	p.Taints = append(p.Taints, PlannedTaint{Taint{Rule: ep.rule.spec.ID, Key: reason.Key, Effect: effect}, reason})
 	return reason
 }
 

@@ -76,8 +76,8 @@ const imageKey = "image"
 type failureDomain struct {
 	label
 	nodes  int
-	failed map[*node]bool // unhealthy nodes
-	starts *sortedTimes   // when they became unhealthy, under each rule
+	failed []*node      // unhealthy nodes, in no order
+	starts *sortedTimes // when they became unhealthy, under each rule
 	// A node counts once within a window, so of two starts of a node that are within a window of
 	// each other, one is too many. repeatedFrom has the earlier and repeatedAt the later ones.
 	repeatedFrom, repeatedAt *sortedTimes
@@ -100,19 +100,20 @@ func (c *Core) loadFailures() {
 	f.timer.leave()
 	*f = failures{domains: map[label]*failureDomain{}, timer: queueItem{rails: true}}
 	spec := c.rails.spec.CorrelatedFailure
-	if spec == nil {
-		return
+	if spec != nil {
+		for _, key := range spec.Labels {
+			f.labels = append(f.labels, c.symbols.acquire(key))
+		}
 	}
-	for _, key := range spec.Labels {
-		f.labels = append(f.labels, c.symbols.acquire(key))
-	}
-	if f.image = noSymbol; spec.Image {
+	if f.image = noSymbol; spec != nil && spec.Image {
 		f.image = c.symbols.acquire(imageKey)
 		f.labels = append(f.labels, f.image)
 	}
 	for _, n := range c.walk() {
-		n.failures = c.appendFailures(n.failures[:0], n)
-		c.enterFailureDomains(n)
+		if n.failures, n.failureDomains = n.failures[:0], n.failureDomains[:0]; spec != nil {
+			n.failures = c.appendFailures(n.failures, n)
+			c.enterFailureDomains(n)
+		}
 	}
 }
 
@@ -137,6 +138,12 @@ func (c *Core) failureLabels(n *node) iter.Seq[label] {
 	}
 }
 
+// failureMember is a node in a domain.
+type failureMember struct {
+	domain *failureDomain
+	at     int // index in failureDomain.failed, -1 while the node is healthy
+}
+
 // enterFailureDomains adds a node to its domains.
 func (c *Core) enterFailureDomains(n *node) {
 	f := &c.rails.failures
@@ -145,50 +152,66 @@ func (c *Core) enterFailureDomains(n *node) {
 		if d == nil {
 			c.symbols.acquire(c.symbols.name(l.key))
 			c.symbols.acquire(c.symbols.name(l.value))
-			d = &failureDomain{label: l, failed: map[*node]bool{}, starts: newSortedTimes(nil), repeatedFrom: newSortedTimes(nil), repeatedAt: newSortedTimes(nil)}
+			d = &failureDomain{label: l, starts: newSortedTimes(nil), repeatedFrom: newSortedTimes(nil), repeatedAt: newSortedTimes(nil)}
 			f.domains[l] = d
 		}
 		d.nodes++
-		d.add(n, c.rails.spec.CorrelatedFailure.Window)
+		n.failureDomains = append(n.failureDomains, failureMember{d, -1})
 		f.markChanged(d)
 	}
+	c.countFailures(n, (*sortedTimes).add)
+	n.setFailed(len(n.failures) > 0)
 }
 
 // leaveFailureDomains removes a node from its domains.
 func (c *Core) leaveFailureDomains(n *node) {
 	f := &c.rails.failures
-	for l := range c.failureLabels(n) {
-		d := f.domains[l]
+	c.countFailures(n, (*sortedTimes).remove)
+	n.setFailed(false)
+	for _, member := range n.failureDomains {
+		d := member.domain
 		d.nodes--
-		d.remove(n, c.rails.spec.CorrelatedFailure.Window)
 		f.markChanged(d)
 		if d.nodes == 0 {
 			c.setHolds(d, false)
-			delete(f.domains, l)
-			c.releaseLabel(l)
+			delete(f.domains, d.label)
+			c.releaseLabel(d.label)
+		}
+	}
+	n.failureDomains = n.failureDomains[:0]
+}
+
+// countFailures adds or removes since when a node is unhealthy, in each of its domains.
+func (c *Core) countFailures(n *node, change func(*sortedTimes, int64)) {
+	for _, member := range n.failureDomains {
+		d := member.domain
+		for i, at := range n.failures {
+			change(d.starts, at)
+			if i > 0 && at-n.failures[i-1] <= int64(c.rails.spec.CorrelatedFailure.Window) {
+				change(d.repeatedFrom, n.failures[i-1])
+				change(d.repeatedAt, at)
+			}
 		}
 	}
 }
 
-// add counts an unhealthy node.
-func (d *failureDomain) add(n *node, window time.Duration) {
-	for i, at := range n.failures {
-		d.failed[n] = true
-		d.starts.add(at)
-		if i > 0 && at-n.failures[i-1] <= int64(window) {
-			d.repeatedFrom.add(n.failures[i-1])
-			d.repeatedAt.add(at)
-		}
-	}
-}
-
-func (d *failureDomain) remove(n *node, window time.Duration) {
-	delete(d.failed, n)
-	for i, at := range n.failures {
-		d.starts.remove(at)
-		if i > 0 && at-n.failures[i-1] <= int64(window) {
-			d.repeatedFrom.remove(n.failures[i-1])
-			d.repeatedAt.remove(at)
+// setFailed records whether a node is one of the unhealthy nodes of its domains.
+func (n *node) setFailed(is bool) {
+	for i := range n.failureDomains {
+		member := &n.failureDomains[i]
+		d := member.domain
+		switch {
+		case is == (member.at >= 0):
+		case is:
+			member.at = len(d.failed)
+			d.failed = append(d.failed, n)
+		default: // the last one takes its place
+			end := len(d.failed) - 1
+			last := d.failed[end]
+			of := slices.IndexFunc(last.failureDomains, func(m failureMember) bool { return m.domain == d })
+			d.failed[member.at], last.failureDomains[of].at = last, member.at
+			d.failed[end] = nil
+			d.failed, member.at = d.failed[:end], -1
 		}
 	}
 }
@@ -210,28 +233,32 @@ func (c *Core) updateFailure(n *node) {
 	if f.found = c.appendFailures(f.found[:0], n); slices.Equal(f.found, n.failures) {
 		return
 	}
-	window := c.rails.spec.CorrelatedFailure.Window
-	for l := range c.failureLabels(n) {
-		f.domains[l].remove(n, window)
-	}
+	c.countFailures(n, (*sortedTimes).remove)
 	n.failures = append(n.failures[:0], f.found...)
-	for l := range c.failureLabels(n) {
-		f.domains[l].add(n, window)
-		f.markChanged(f.domains[l])
+	c.countFailures(n, (*sortedTimes).add)
+	n.setFailed(len(n.failures) > 0)
+	for _, member := range n.failureDomains {
+		f.markChanged(member.domain)
 	}
 }
+
+// maxStart is how long a node may need to become ready. A node that became unhealthy later has been
+// ready, also if only an earlier process saw it.
+const maxStart = 15 * time.Minute
 
 // appendFailures appends since when a node is unhealthy under each rule, in order. An older problem
 // of a node does not hide that the node has just failed together with others.
 func (c *Core) appendFailures(to []int64, n *node) []int64 {
 	for _, ep := range n.episodes {
-		isDue := ep.active || ep.verdict == holds && ep.eligible <= c.now
-		if !ep.unhealthy || !ep.rule.takesSlots() || !n.initialized && !isDue {
+		since := ep.matchedSince()
+		if !ep.unhealthy || !ep.rule.takesSlots() || since == 0 {
 			continue
 		}
-		if since := ep.matchedSince(); since != 0 {
-			to = append(to, since)
+		mayBeStarting := !n.initialized && since < later(n.created, maxStart)
+		if isDue := ep.active || ep.verdict == holds && ep.eligible <= c.now; mayBeStarting && !isDue {
+			continue
 		}
+		to = append(to, since)
 	}
 	slices.Sort(to)
 	return slices.Compact(to)
@@ -321,7 +348,7 @@ func (d *failureDomain) failedUntil(end, window int64) int {
 
 // startsAfter returns the starts after a time.
 func (d *failureDomain) startsAfter(at, window int64) (after failureStarts) {
-	for n := range d.failed {
+	for _, n := range d.failed {
 		for i, start := range n.failures {
 			if start <= at {
 				continue
@@ -370,7 +397,7 @@ func (c *Core) setHolds(d *failureDomain, holds bool) {
 	}
 	d.holds = holds
 	c.rails.failures.held += sign(holds)
-	for n := range d.failed {
+	for _, n := range d.failed {
 		for _, ep := range n.episodes {
 			c.schedule(ep)
 		}
@@ -385,9 +412,9 @@ func (c *Core) failureOf(n *node) *failureDomain {
 	if f.held == 0 {
 		return nil
 	}
-	for l := range c.failureLabels(n) {
-		if d := f.domains[l]; d.holds {
-			return d
+	for _, m := range n.failureDomains {
+		if m.domain.holds {
+			return m.domain
 		}
 	}
 	return nil

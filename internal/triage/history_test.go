@@ -32,10 +32,14 @@ type decider interface {
 	Plan(node string) (triage.Plan, bool)
 	Population(id triage.RuleID) (triage.Population, bool)
 	Grants() []triage.Grant
-	Reopen(now time.Time, node string)
+	Reopen(now time.Time, node string, retry time.Duration)
+	ExceedsRails(node string) bool
+	ExceedsClosing(node string) bool
+	CallOff(now time.Time, node string, treatmentInFlight bool)
 	Closings() []triage.Grant
 	SetRails(now time.Time, rails triage.Rails) error
 	ResumeStarts(now time.Time, starts []triage.Start)
+	NoteSent(node string, id triage.RuleID)
 	Starts() []triage.Start
 }
 
@@ -70,6 +74,7 @@ type history struct {
 	rails      triage.Rails
 	pacedSince time.Time // since when the rails have their pace
 	starts     []triage.Start
+	begun      []begunTreatment
 	oldPlans   []triage.Plan // plans that were not carried out yet
 	serial     int
 	plans      map[string]triage.Plan // of the core, after the last call
@@ -262,6 +267,9 @@ func (h *history) setRule(r triage.Rule) {
 func (h *history) start(grants []triage.Grant, storms map[triage.RuleID]time.Time) {
 	h.deciders, h.observed, h.loaded, h.oldPlans = h.newDeciders(), map[string]triage.Node{}, false, nil
 	h.plans, h.lastTime = map[string]triage.Plan{}, time.Time{}
+	for i := range h.begun { // a new controller does not know what was sent
+		h.begun[i].isSent = true
+	}
 	h.anyOrder([]call{h.setRails()})
 
 	var calls []call
@@ -387,6 +395,9 @@ func (h *history) step() {
 		{3, h.foreignTaintChanges},
 		{1, h.observeAgain},
 		{2, h.railsChange},
+		{4, h.callOff},
+		{2, h.noteSent},
+		{2, h.closingRefused},
 		{2, h.nodeCloses},
 		{1, h.restart},
 	} {
@@ -1401,6 +1412,10 @@ func (h *history) checkSame(other decider, twin string) {
 			h.log("the core knows %s: %t, %s: %t", name, inGot, twin, inWant)
 			h.fail("a node is known to one and not to the other")
 		}
+		if h.core().ExceedsRails(name) != other.ExceedsRails(name) || h.core().ExceedsClosing(name) != other.ExceedsClosing(name) {
+			h.log("%s exceeds the rails: %t, %s: %t; closing: %t, %t", name, h.core().ExceedsRails(name), twin, other.ExceedsRails(name), h.core().ExceedsClosing(name), other.ExceedsClosing(name))
+			h.fail("only one of them says that a node exceeds the rails")
+		}
 		if h.isLast || !same(got, want) {
 			if d := diff(got, want); d != "" {
 				h.log("plan of %s (-%s +core):\n%s", name, twin, d)
@@ -1575,7 +1590,8 @@ func TestHistories(t *testing.T) {
 		"abandoned a later step", "later steps over", "storms under a changed rule", "storms resumed", "storms that came back", "storms calmed",
 		"storms over", "storms over with no unhealthy node", "gates closed by recovering nodes", "recoveries that were broken off",
 		"recoveries that became unclear", "recoveries taken up from a note", "recoveries begun anew by a stamp", "departures of treatments that delete",
-		"permissions to close", "permissions to close resumed", "permissions to close released",
+		"permissions to close", "permissions to close resumed", "permissions to close released", "permissions to close that are tried again later", "edited keys that wait", "places in the pace given back",
+		"called off above the rails", "permissions called off above the rails", "called off for the last node",
 		"departures of treatments that delete, found after a restart", "gates closed by deleted nodes",
 		"gates with a percentage closed by deleted nodes", "storms by deleted nodes", "departures resumed twice", "conditions that return", "correlated failures", "correlated failures that were held long enough", "nodes that failed twice within a window",
 		"given up", "attempts that continue", "given up after an inherited attempt",

@@ -45,6 +45,23 @@ func (t *naiveCore) addStart(s triage.Start) {
 	slices.SortFunc(t.starts, func(a, b triage.Start) int { return a.At.Compare(b.At) })
 }
 
+// giveBack forgets the start of a treatment for which nothing was written.
+func (t *naiveCore) giveBack(c *ruleState) {
+	for i := range t.starts {
+		if !c.paced.IsZero() && t.starts[i].At.Equal(c.paced) {
+			t.starts[i].Treatments--
+			t.saw["places in the pace given back"]++
+		}
+	}
+	t.starts = slices.DeleteFunc(t.starts, func(s triage.Start) bool { return s.Treatments == 0 })
+}
+
+func (t *naiveCore) NoteSent(node string, id triage.RuleID) {
+	if p := t.nodes[node]; p != nil && p.ruleStates[id] != nil {
+		p.ruleStates[id].paced = time.Time{}
+	}
+}
+
 // dropStarts forgets treatments that the pace no longer counts.
 func (t *naiveCore) dropStarts() {
 	t.starts = slices.DeleteFunc(t.starts, func(s triage.Start) bool { return t.rails.Pace == nil || !t.startEnd(s).After(t.now) })
@@ -189,10 +206,15 @@ func (t *naiveCore) goneNodes() map[[2]string]triage.Grant {
 // railCount counts the nodes in treatment among the nodes and deleted nodes that belong, and
 // how many nodes the limit refers to.
 func (t *naiveCore) railCount(limit triage.Limit, belongs func(*nodeState) bool, belonged func(triage.Grant) bool) triage.Reason {
+	return t.railCountFor(nil, limit, belongs, belonged)
+}
+
+// railCountFor counts as railCount, as if nothing was decided to delete one of the nodes.
+func (t *naiveCore) railCountFor(except *nodeState, limit triage.Limit, belongs func(*nodeState) bool, belonged func(triage.Grant) bool) triage.Reason {
 	var first time.Time // the first decision to delete a node
 	for _, p := range t.nodes {
 		for _, c := range p.ruleStates {
-			if c.needsReplacement() && (first.IsZero() || c.since.Before(first)) {
+			if p != except && c.needsReplacement() && (first.IsZero() || c.since.Before(first)) {
 				first = c.since
 			}
 		}
@@ -205,7 +227,7 @@ func (t *naiveCore) railCount(limit triage.Limit, belongs func(*nodeState) bool,
 	going := len(t.departed)
 	for _, p := range t.nodes {
 		for _, c := range p.ruleStates {
-			if c.needsReplacement() {
+			if p != except && c.needsReplacement() {
 				going++
 			}
 		}
@@ -264,7 +286,7 @@ func (t *naiveCore) rail(p *nodeState, rule triage.Rule) (triage.Reason, bool) {
 			}
 		}
 		for _, share := range t.rails.Topology {
-			if r, full := t.fullShare(p, share); full {
+			if r, full := t.fullShare(p, nil, share); full {
 				return r, true
 			}
 		}
@@ -289,8 +311,94 @@ func (t *naiveCore) rail(p *nodeState, rule triage.Rule) (triage.Reason, bool) {
 	return triage.Reason{}, false
 }
 
+// isObservedInTreatment says that the facts show a node in a disruptive treatment.
+func (t *naiveCore) isObservedInTreatment(p *nodeState) bool {
+	for id, c := range p.ruleStates {
+		if c.active && takesSlot(p.facts, id) {
+			return true
+		}
+	}
+	for _, rule := range t.rules {
+		if selects(rule, p.facts) && t.hasForeignTaint(p, rule) {
+			return true
+		}
+	}
+	return false
+}
+
+// exceedsTreatment says that a limit on treatments is exceeded, with a node that is not in treatment
+// by its facts.
+func (t *naiveCore) exceedsTreatment(p *nodeState) bool {
+	if !t.isDisrupted(p) || t.isObservedInTreatment(p) {
+		return false
+	}
+	if limit := t.rails.InTreatment; limit != nil {
+		if r := t.railCountFor(p, *limit, func(*nodeState) bool { return true }, func(triage.Grant) bool { return true }); r.Have > r.Limit {
+			return true
+		}
+	}
+	return slices.ContainsFunc(t.rails.Topology, func(share triage.Share) bool {
+		r, _ := t.fullShare(p, p, share)
+		return r.Have > r.Limit
+	})
+}
+
+// takesLast says that no node is open, and this one is by its facts.
+func (t *naiveCore) takesLast(p *nodeState) bool {
+	for _, other := range t.nodes {
+		if t.isOpen(other) {
+			return false
+		}
+	}
+	ready, _ := rowOf(p.facts, triage.Ready)
+	return t.rails.KeepLast && ready.Status == triage.True && !p.facts.Starting && !p.facts.Closed && !p.facts.Dedicated && !p.closedByUs && !t.isObservedInTreatment(p)
+}
+
+func (t *naiveCore) ExceedsRails(node string) bool {
+	p := t.nodes[node]
+	return p != nil && (t.exceedsTreatment(p) || t.takesLast(p))
+}
+
+func (t *naiveCore) ExceedsClosing(node string) bool {
+	p, limit := t.nodes[node], t.rails.Unschedulable
+	if p == nil || limit == nil || !p.mayClose || p.closedByUs {
+		return false
+	}
+	closed := 0
+	for _, other := range t.nodes {
+		if other.facts.Closed || other.mayClose {
+			closed++
+		}
+	}
+	return closed > t.railCount(*limit, func(*nodeState) bool { return true }, func(triage.Grant) bool { return false }).Limit
+}
+
+func (t *naiveCore) CallOff(now time.Time, node string, treatmentInFlight bool) {
+	t.advanceTo(now)
+	if p := t.nodes[node]; p != nil {
+		isLast := !treatmentInFlight && t.takesLast(p)
+		treatments, taints := isLast || !treatmentInFlight && t.exceedsTreatment(p), isLast || t.ExceedsClosing(node)
+		for id, c := range p.ruleStates {
+			if c.active && !takesSlot(p.facts, id) && (treatments || taints && !c.treatment) {
+				t.giveBack(c)
+				c.response, c.healthySince = response{}, time.Time{}
+				c.notBefore = earlier(c.notBefore, t.now)
+				t.saw["called off above the rails"]++
+			}
+		}
+		if taints && p.mayClose && !p.closedByUs {
+			p.mayClose = false
+			t.saw["permissions called off above the rails"]++
+		}
+		if isLast {
+			t.saw["called off for the last node"]++
+		}
+	}
+	t.decide()
+}
+
 // fullShare says whether the share of a node's label value has no room.
-func (t *naiveCore) fullShare(p *nodeState, share triage.Share) (triage.Reason, bool) {
+func (t *naiveCore) fullShare(p, except *nodeState, share triage.Share) (triage.Reason, bool) {
 	value, has := p.facts.Labels[share.Label]
 	values := map[string]bool{}
 	for _, other := range t.nodes {
@@ -301,7 +409,7 @@ func (t *naiveCore) fullShare(p *nodeState, share triage.Share) (triage.Reason, 
 	if !has || len(values) < 2 {
 		return triage.Reason{}, false
 	}
-	r := t.railCount(share.Limit, func(other *nodeState) bool {
+	r := t.railCountFor(except, share.Limit, func(other *nodeState) bool {
 		v, has := other.facts.Labels[share.Label]
 		return has && v == value
 	}, func(d triage.Grant) bool {
@@ -410,10 +518,12 @@ func (t *naiveCore) failures(p *nodeState) (all []time.Time) {
 		if !known || rule.DryRun || !c.unhealthy || len(rule.Response.Ladder) == 0 && !wantsNoExecute(rule) {
 			continue
 		}
-		if eligible, _ := t.eligible(p, rule); !p.initialized && !c.active && (t.verdict(p, rule) != holds || eligible.After(t.now)) {
+		since := c.matchedSince(rule)
+		mayBeStarting := !p.initialized && since.Before(p.created.Add(15*time.Minute))
+		if eligible, _ := t.eligible(p, rule); mayBeStarting && !c.active && (t.verdict(p, rule) != holds || eligible.After(t.now)) {
 			continue
 		}
-		if since := c.matchedSince(rule); !since.IsZero() && !slices.ContainsFunc(all, since.Equal) {
+		if !since.IsZero() && !slices.ContainsFunc(all, since.Equal) {
 			all = append(all, since)
 		}
 	}

@@ -105,6 +105,7 @@ type response struct {
 	terminates     bool
 	terminatesStep int // the step that terminates refers to, plus one
 	deletes        bool
+	paced          time.Time // the start of the treatment, if it is given back when it is abandoned
 }
 
 // needsReplacement says that the node has to be replaced when it is deleted.
@@ -297,6 +298,7 @@ func (t *naiveCore) Abandon(now time.Time, node string, id triage.RuleID, retry 
 		case c == nil || !c.active:
 			gives = false
 		case !takesSlot(p.facts, id):
+			t.giveBack(c)
 			c.response, c.healthySince = response{}, time.Time{}
 			t.saw["abandoned"]++
 		case there && c.observedSteps <= c.step: // an earlier step exists, but not this one
@@ -320,9 +322,15 @@ func (t *naiveCore) Abandon(now time.Time, node string, id triage.RuleID, retry 
 	t.decide()
 }
 
-func (t *naiveCore) Reopen(now time.Time, node string) {
+func (t *naiveCore) Reopen(now time.Time, node string, retry time.Duration) {
 	t.advanceTo(now)
-	if p := t.nodes[node]; p != nil && !p.closedByUs && !slices.ContainsFunc(slices.Collect(maps.Values(p.ruleStates)), func(c *ruleState) bool { return c.active && !c.treatment }) {
+	if p := t.nodes[node]; p != nil && p.mayClose && !p.closedByUs && !slices.ContainsFunc(slices.Collect(maps.Values(p.ruleStates)), func(c *ruleState) bool { return c.active && !c.treatment }) {
+		for id, rule := range t.rules {
+			if c := p.ruleState(id); retry > 0 && c.unhealthy && t.closes(p, rule) {
+				c.notBefore = t.now.Add(retry)
+				t.saw["permissions to close that are tried again later"]++
+			}
+		}
 		p.mayClose = false
 	}
 	t.decide()
@@ -714,6 +722,7 @@ func (t *naiveCore) syncResponse(p *nodeState, id triage.RuleID, c *ruleState) {
 		if !c.active || !c.treatment {
 			c.response = response{active: true, treatment: true, since: t.now}
 		}
+		c.paced = time.Time{}
 		top := found[len(found)-1].Step
 		if c.observedSteps == c.step+1 && top < c.step {
 			c.step = top // the later step has ended
@@ -966,6 +975,9 @@ func (t *naiveCore) beginResponses() {
 			if len(next.rule.Response.Ladder) > 0 {
 				t.takeAllowance(next.rule.ID)
 				t.addStart(triage.Start{At: t.now, Treatments: 1})
+				if t.rails.Pace != nil {
+					c.paced = t.now.Truncate(t.paceInterval())
+				}
 			}
 		}
 	}
@@ -1294,7 +1306,7 @@ func (t *naiveCore) Plan(name string) (triage.Plan, bool) {
 		case known && rule.Response.Taint != nil && p.ruleState(id).active && p.ruleState(id).observedSteps == 0 && placed < triage.NoExecute:
 			// This NoExecute taint is no longer wanted and was never observed.
 			off := reason
-			if placed > 0 {
+			if placed > 0 && !reason.Code.IsWait() {
 				off.Other = "NoExecute is called off"
 			}
 			plan.Release = append(plan.Release, off)
@@ -1331,7 +1343,7 @@ func (t *naiveCore) Plan(name string) (triage.Plan, bool) {
 				break
 			}
 			plan.Taints = append(plan.Taints, triage.PlannedTaint{
-				Taint:  triage.Taint{Rule: id, Key: rule.Response.Taint.Key, Effect: placed},
+				Taint:  triage.Taint{Rule: id, Key: reason.Key, Effect: placed},
 				Reason: reason,
 			})
 		}
@@ -1704,7 +1716,7 @@ func (t *naiveCore) taintFinding(p *nodeState, rule triage.Rule, c *ruleState, v
 		}
 	}
 
-	reason = triage.Reason{Code: triage.Tainted, Key: taint.Key, Effect: standing}
+	reason = triage.Reason{Code: triage.Tainted, Key: t.keyOf(p, rule), Effect: standing}
 	if standing == triage.NoExecute && t.hasForeignTaint(p, rule) {
 		reason.Foreign = 1
 		return reason, standing, false
@@ -1712,7 +1724,11 @@ func (t *naiveCore) taintFinding(p *nodeState, rule triage.Rule, c *ruleState, v
 	if pending {
 		reason.Until = eligible
 	}
-	if t.mayBegin(p, rule) && !p.mayClose && t.closes(p, rule) {
+	isHeld := v == holds && !pending && !t.mayBegin(p, rule)
+	if isHeld && reason.Key != taint.Key {
+		t.saw["edited keys that wait"]++
+	}
+	if t.mayBegin(p, rule) && !p.mayClose && t.closes(p, rule) || isHeld && reason.Key != taint.Key {
 		why := t.whyNotClosed(p, rule)
 		why.Key, why.Effect = reason.Key, reason.Effect
 		return why, standing, false
@@ -1775,6 +1791,25 @@ func (t *naiveCore) wantedEffect(p *nodeState, rule triage.Rule) triage.Effect {
 		return triage.NoSchedule
 	}
 	return found
+}
+
+// keyOf is the key of the taint that a rule wants on a node. A taint on the node is replaced only
+// when the rule may place a taint there.
+func (t *naiveCore) keyOf(p *nodeState, rule triage.Rule) string {
+	key := rule.Response.Taint.Key
+	if t.mayBegin(p, rule) && (p.mayClose || !t.closes(p, rule)) {
+		return key
+	}
+	var present []string
+	for _, taint := range p.facts.Taints {
+		if taint.Rule == rule.ID && taint.Effect == strongest(p.facts, rule.ID) {
+			present = append(present, taint.Key)
+		}
+	}
+	if slices.Contains(present, key) {
+		return key
+	}
+	return present[0]
 }
 
 // highest is the highest declared effect among the rules that want a taint on a node.

@@ -42,7 +42,8 @@ type node struct {
 	image      symbol     // noSymbol if it is not known
 	// failures is since when each rule has found the node unhealthy, as correlated failures count
 	// it, in order and without duplicates.
-	failures []int64
+	failures       []int64
+	failureDomains []failureMember
 
 	// Storage for the labels, conditions and rules of most nodes, next to the other fields.
 	// In a large cluster a cache miss costs more than the evaluation itself.

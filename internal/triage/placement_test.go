@@ -200,6 +200,7 @@ func (h *history) recordAbandoned(node string, id triage.RuleID) {
 		p := placement{id, node, n.UID}
 		delete(h.placements.inFlight, p)
 		delete(h.placements.slots, p) // a slot after that is a new one
+		h.giveBack(p)
 	}
 }
 

@@ -113,8 +113,9 @@ type railState struct {
 	tried    departures
 	departed map[nodeID]*departedNode
 	topology topology
-	starts   []Start // within the period of the pace
 	failures failures
+	starts   []Start       // within the period of the pace, in order
+	counted  time.Duration // how long the pace counts the treatments of an interval, from the start of it
 
 	onHold                                         queue // because of Rails.Hold
 	waitingForRoom, waitingForLast, waitingForPace queue
@@ -151,6 +152,9 @@ func (c *Core) SetRails(now time.Time, rails Rails) error {
 	}
 	c.advanceTo(now)
 	c.rails.spec = rails.clone()
+	if pace := rails.Pace; pace != nil {
+		c.rails.counted = pace.Period + pace.interval()
+	}
 	c.loadTopology()
 	c.loadFailures()
 	for _, n := range c.walk() {
@@ -162,21 +166,6 @@ func (c *Core) SetRails(now time.Time, rails Rails) error {
 	c.sortWoken()
 	c.decide()
 	return nil
-}
-
-// ExceedsRails says whether more nodes are in treatment than the rails allow now, and this node
-// is one of them only because of one decision. A limit may have been lowered since, or nodes may
-// have gone.
-func (c *Core) ExceedsRails(node string) bool {
-	s, n := &c.rails, c.nodes[node]
-	if n == nil || n.active != 1 || len(n.extra.countedBy) > 0 {
-		return false
-	}
-	limit := s.spec.InTreatment
-	return limit != nil && s.inTreatment() > limit.Of(s.base(*limit, s.created, len(s.departed))) ||
-		slices.ContainsFunc(n.domains, func(d *domain) bool {
-			return !s.topology.isIgnored(d.key) && d.treated > d.limit.Of(s.base(d.limit, d.created, d.departed))
-		})
 }
 
 // LimitsTreatments says whether the rails limit how many or which nodes are in treatment, or how
@@ -354,14 +343,17 @@ func (s *railState) hasRoom() bool {
 // younger than the first departure count only if they replace a deleted node, or if there are
 // more of them than departures.
 func (s *railState) base(limit Limit, created *sortedTimes, departed int) int {
-	first := s.firstDeparture()
+	return limit.base(created, departed, s.firstDeparture(), s.going.len())
+}
+
+func (l Limit) base(created *sortedTimes, departed int, firstDeparture int64, departures int) int {
 	switch {
-	case limit.isAll():
+	case l.isAll():
 		return created.total + departed
-	case first == 0:
+	case firstDeparture == 0:
 		return created.total
 	}
-	return max(created.before(first), created.total-s.going.len()) // a departure explains one more node
+	return max(created.before(firstDeparture), created.total-departures) // a departure explains one more node
 }
 
 // firstDeparture is when the first current departure was decided, in whole seconds like
@@ -384,7 +376,7 @@ type Start struct {
 func (p *Pace) interval() time.Duration { return max(p.Period/60, time.Second).Truncate(time.Second) }
 
 // end is when the pace stops counting treatments that began within an interval.
-func (p *Pace) end(s Start) int64 { return later(nanos(s.At), p.Period+p.interval()) }
+func (s *railState) end(start Start) int64 { return later(nanos(start.At), s.counted) }
 
 // Starts returns the treatments that the pace counts, in order. A successor process needs
 // them.
@@ -399,10 +391,10 @@ func (c *Core) ResumeStarts(now time.Time, starts []Start) {
 	c.decide()
 }
 
-// addStart counts treatments that began.
-func (s *railState) addStart(began Start) {
+// addStart counts treatments that began, and returns the interval that counts them; 0 for none.
+func (s *railState) addStart(began Start) (interval int64) {
 	if s.spec.Pace == nil {
-		return
+		return 0
 	}
 	began.At = began.At.Truncate(s.spec.Pace.interval()).UTC()
 	at, found := slices.BinarySearchFunc(s.starts, began, func(a, b Start) int { return a.At.Compare(b.At) })
@@ -411,12 +403,32 @@ func (s *railState) addStart(began Start) {
 	} else {
 		s.starts = slices.Insert(s.starts, at, began)
 	}
+	return nanos(began.At)
+}
+
+// giveBack gives the place of a decision in the pace back: nothing was written for it.
+func (s *railState) giveBack(ep *episode) {
+	at := slices.IndexFunc(s.starts, func(start Start) bool { return nanos(start.At) == ep.paced })
+	if ep.paced == 0 || at < 0 {
+		return
+	}
+	if s.starts[at].Treatments--; s.starts[at].Treatments == 0 {
+		s.starts = slices.Delete(s.starts, at, at+1)
+	}
+}
+
+// NoteSent tells that a write for a decided treatment may have been sent. The treatment then keeps its
+// place in the pace, even if the caller abandons it.
+func (c *Core) NoteSent(node string, id RuleID) {
+	if ep := c.episode(node, id); ep != nil {
+		ep.paced = 0
+	}
 }
 
 // begun counts the treatments within the period of the pace.
 func (s *railState) begun(now int64) (count int) {
 	for _, start := range s.starts {
-		if s.spec.Pace.end(start) > now {
+		if s.end(start) > now {
 			count += start.Treatments
 		}
 	}
@@ -436,7 +448,7 @@ func (s *railState) isPaceOpen(now int64) bool {
 func (s *railState) paceOpensAt(now int64) int64 {
 	excess := s.begun(now) - s.pace()
 	for _, start := range s.starts {
-		end := s.spec.Pace.end(start)
+		end := s.end(start)
 		if end <= now {
 			continue
 		}
@@ -451,7 +463,9 @@ func (s *railState) paceOpensAt(now int64) int64 {
 func (c *Core) timePace() {
 	s := &c.rails
 	s.timer.leave()
-	s.starts = slices.DeleteFunc(s.starts, func(start Start) bool { return s.spec.Pace == nil || s.spec.Pace.end(start) <= c.now })
+	for len(s.starts) > 0 && (s.spec.Pace == nil || s.end(s.starts[0]) <= c.now) {
+		s.starts = slices.Delete(s.starts, 0, 1)
+	}
 	if s.waitingForPace.len() == 0 {
 		return
 	}

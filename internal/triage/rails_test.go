@@ -90,9 +90,90 @@ func (h *history) nodeCloses() {
 	h.observe(names...)
 }
 
+// begunTreatment is a treatment that the pace counts.
+type begunTreatment struct {
+	placement
+	at     time.Time
+	isSent bool // a write may have been sent
+}
+
+// giveBack forgets a treatment that is abandoned before a write was sent and before the deciders have
+// observed it.
+func (h *history) giveBack(p placement) {
+	for i, b := range slices.Backward(h.begun) {
+		if b.placement == p {
+			if !b.isSent && !takesSlot(h.observed[p.node], p.rule) {
+				h.begun = slices.Delete(h.begun, i, i+1)
+			}
+			return
+		}
+	}
+}
+
+// noteSent reports that the write of a treatment may have been sent.
+func (h *history) noteSent() {
+	grants := slices.DeleteFunc(slices.Clone(h.core().Grants()), func(g triage.Grant) bool { return g.Taint || !g.Gone.IsZero() })
+	if len(grants) == 0 {
+		h.carryOut()
+		return
+	}
+	sortGrants(grants)
+	g := pick(h.t, grants)
+	p := placement{g.Rule, g.Node, g.UID}
+	for i := range h.begun {
+		if h.begun[i].placement == p {
+			h.begun[i].isSent = true
+		}
+	}
+	h.call(call{say: "NoteSent(" + p.String() + ")", about: []string{p.node}, do: func(d decider, now time.Time) {
+		d.Advance(now)
+		d.NoteSent(p.node, p.rule)
+	}})
+}
+
+// callOff calls off the decisions of nodes that exceed the rails. Afterwards the node does not exceed
+// them again, or the caller would call off its decisions for ever.
+func (h *history) callOff() {
+	over := slices.DeleteFunc(h.names(), func(name string) bool {
+		node, known := h.observed[name]
+		return !known || !h.core().ExceedsRails(name) && !h.core().ExceedsClosing(name) ||
+			!slices.Equal(h.nodes[name].Taints, node.Taints) || !slices.Equal(h.nodes[name].Treatments, node.Treatments) // the caller would know
+	})
+	if len(over) == 0 {
+		h.railsChange()
+		return
+	}
+	name, inFlight := pick(h.t, over), rare(h.t, 4)
+	treatments := !inFlight && h.core().ExceedsRails(name)
+	for _, g := range h.core().Grants() {
+		if g.Node == name && (g.Taint || treatments) {
+			h.recordAbandoned(name, g.Rule)
+		}
+	}
+	h.call(call{say: fmt.Sprintf("CallOff(%s, %t)", name, inFlight), about: []string{name}, do: func(d decider, now time.Time) { d.CallOff(now, name, inFlight) }})
+	if h.core().ExceedsClosing(name) || !inFlight && h.core().ExceedsRails(name) {
+		h.fail("a decision that exceeds the rails was decided again")
+	}
+}
+
 // reopen reports that nothing closes a node and nothing is in flight.
 func (h *history) reopen(name string) {
-	h.callAt(h.now, call{say: "Reopen(" + name + ")", about: []string{name}, do: func(d decider, now time.Time) { d.Reopen(now, name) }})
+	h.callAt(h.now, call{say: "Reopen(" + name + ")", about: []string{name}, do: func(d decider, now time.Time) { d.Reopen(now, name, 0) }})
+}
+
+// closingRefused reports that the taints which close a node were refused.
+func (h *history) closingRefused() {
+	may := h.core().Closings()
+	may = slices.DeleteFunc(may, func(g triage.Grant) bool {
+		node, known := h.observed[g.Node]
+		return !known || !slices.Equal(h.nodes[g.Node].Taints, node.Taints) // the caller would know
+	})
+	if len(may) == 0 {
+		h.carryOut()
+		return
+	}
+	name, retry := pick(h.t, may).Node, pick(h.t, waits)
+	h.call(call{say: fmt.Sprintf("Reopen(%s, retry in %s)", name, retry), about: []string{name}, do: func(d decider, now time.Time) { d.Reopen(now, name, retry) }})
 }
 
 func describeRails(r triage.Rails) string {
@@ -141,11 +222,10 @@ var railEvents = []string{
 // checkRails returns a check of everything that begins, based on what the caller sees. Its
 // limits refer to all nodes, so they may be higher than those of the core.
 func (h *history) checkRails() func(begun, grants []triage.Grant) {
-	var starts []time.Time
 	return func(begun, grants []triage.Grant) {
 		for _, g := range begun {
 			if len(h.rules[g.Rule].Response.Ladder) > 0 {
-				starts = append(starts, h.now)
+				h.begun = append(h.begun, begunTreatment{placement: placement{g.Rule, g.Node, g.UID}, at: h.now})
 			}
 			if h.ruleInForce(g.Rule).Hold != "" {
 				h.fail("something is begun in a stage on hold")
@@ -194,8 +274,8 @@ func (h *history) checkRails() func(begun, grants []triage.Grant) {
 		h.checkLast(fresh, in)
 		if pace := h.rails.Pace; pace != nil {
 			recent := 0
-			for _, at := range starts {
-				if at.Add(pace.Period).After(h.now) {
+			for _, b := range h.begun {
+				if b.at.Add(pace.Period).After(h.now) {
 					recent++
 				}
 			}

@@ -3,17 +3,24 @@ package triage
 import (
 	"cmp"
 	"slices"
+	"time"
 )
 
-// RailUse is the use of the rails.
-type RailUse struct {
+// RailTotals are the numbers of the whole cluster.
+type RailTotals struct {
 	Nodes         int
 	Unhealthy     int // nodes that are unhealthy under some rule
 	InTreatment   int // with deleted nodes that are not replaced yet
 	Unschedulable int
-	Held          int // nodes with a response that another rail than MaxAttempts holds
-	GivenUp       int // nodes that have had all of their attempts
-	Rails         []RailCount
+}
+
+// RailUse is the use of the rails.
+type RailUse struct {
+	RailTotals
+	Held    int // nodes with a response that another rail than MaxAttempts holds
+	GivenUp int // nodes that have had all of their attempts
+	Rails   []RailCount
+	Next    time.Time // when a count of Paced or GivenUp changes by time alone; zero for never
 }
 
 // RailCount is the use of one rail.
@@ -25,11 +32,18 @@ type RailCount struct {
 	Limit, Used, Held int
 }
 
+// RailTotals returns the numbers of the whole cluster at small cost. If they change, so does RailUse.
+// In other respects RailUse changes only with the plan of a node, or at its Next.
+func (c *Core) RailTotals() RailTotals {
+	s := &c.rails
+	return RailTotals{Nodes: len(c.allNodes), Unhealthy: s.unhealthy, InTreatment: s.inTreatment(), Unschedulable: s.closed}
+}
+
 // RailUse returns the use of all rails that have a limit, of LastNode, and of [Rails.Hold]. Of the domains of a
 // label it returns those with nodes in treatment or held, and those with a correlated failure.
 func (c *Core) RailUse() RailUse {
 	s := &c.rails
-	use := RailUse{Nodes: len(c.allNodes), Unhealthy: s.unhealthy, InTreatment: s.inTreatment(), Unschedulable: s.closed}
+	use := RailUse{RailTotals: c.RailTotals(), Next: instant(c.nextRailCount())}
 	held := map[*node]bool{}
 	add := func(rail RailCount, queues ...*queue) {
 		here := map[*node]bool{}
@@ -76,4 +90,23 @@ func (c *Core) RailUse() RailUse {
 	slices.SortStableFunc(use.Rails, func(a, b RailCount) int { return cmp.Or(cmp.Compare(a.Domain, b.Domain), cmp.Compare(a.Rail, b.Rail)) })
 	use.Held = len(held)
 	return use
+}
+
+// nextRailCount is when a treatment or an attempt no longer counts; 0 for never.
+func (c *Core) nextRailCount() (next int64) {
+	s := &c.rails
+	add := func(end int64) { next = nextAfter(c.now, next, end) }
+	if s.spec.Pace != nil {
+		for _, start := range s.starts {
+			add(s.end(start))
+		}
+	}
+	if s.spec.MaxAttempts != nil {
+		for n := range s.attempted {
+			for _, a := range n.extra.attempts {
+				add(later(nanos(a.Began), s.spec.MaxAttempts.Window))
+			}
+		}
+	}
+	return next
 }

@@ -86,6 +86,7 @@ func (c *Core) syncResponse(ep *episode) {
 			}
 			c.activate(ep, step, since)
 		}
+		ep.paced = 0
 		// If the facts show a lower step than before, the higher step is over.
 		if step > ep.step || step < ep.observedStep && ep.observedStep == ep.step {
 			c.setStep(ep, step, c.now)
@@ -164,7 +165,7 @@ func (c *Core) adaptResponse(ep *episode) {
 
 // activate occupies the slot and, for a treatment, the node.
 func (c *Core) activate(ep *episode, step int, since int64) {
-	ep.active, ep.observedStep, ep.failed = true, -1, false
+	ep.active, ep.observedStep, ep.failed, ep.paced = true, -1, false, 0
 	ep.rule.total.Treated++
 	ep.rule.zone(ep.node.zone).Treated++
 	ep.node.active++

@@ -714,7 +714,7 @@ func (s *scenario) carryOut(c *command) {
 			node.Treatments[findTreatment(node, want.Rule, want.Step)].HealthySince = want.HealthySince
 		}
 		if plan.Reopen {
-			callOff = append(callOff, func() { s.core.Reopen(s.now, name) })
+			callOff = append(callOff, func() { s.core.Reopen(s.now, name, 0) })
 		}
 		for _, off := range plan.Cancel {
 			callOff = append(callOff, func() { s.core.Abandon(s.now, name, off.Rule, 0) })

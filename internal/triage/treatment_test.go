@@ -84,6 +84,7 @@ func (h *history) changeTreatmentInputsOf(g triage.Grant, turn string) {
 	switch turn {
 	case "retry":
 		if !hasStep(*node, g.Rule, g.Step) {
+			h.recordAbandoned(g.Node, g.Rule)
 			h.callAt(h.now, call{say: fmt.Sprintf("Abandon(%s, %s, retry in 30s)", g.Node, g.Rule), about: []string{g.Node}, do: func(d decider, now time.Time) {
 				d.Abandon(now, g.Node, g.Rule, 30*time.Second)
 			}})
@@ -421,6 +422,7 @@ func (h *history) abandonCalledOffStep(name string) bool {
 			if g.Node != name || g.Rule != reason.Rule || hasStep(*node, g.Rule, g.Step) {
 				continue
 			}
+			h.recordAbandoned(name, g.Rule)
 			h.callAt(h.now, call{say: fmt.Sprintf("Abandon(%s, %s, at rest)", name, g.Rule), about: []string{name}, do: func(d decider, now time.Time) {
 				d.Abandon(now, name, g.Rule, 0)
 			}})

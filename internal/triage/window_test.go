@@ -262,3 +262,24 @@ func TestTheEndOfAWindowWakesNodesThatWaitForOthers(t *testing.T) {
 		})
 	}
 }
+
+// The next step of a treatment may become due in an open window while the nodes are still being
+// loaded. It must not begin if the window closes before they are.
+func TestAWindowClosesWhileNodesAreLoaded(t *testing.T) {
+	now := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+	core := triage.New()
+	id := triage.RuleID{Kind: policykind.NodeHealthCheck, Name: "a"}
+	testkit.Must(t, core.SetRule(now, triage.Rule{
+		ID: id, When: triage.When{Signals: []triage.Signal{{Condition: "Broken", Status: triage.True}}},
+		Response: triage.Response{Ladder: []triage.Step{{Action: triage.Remediate}, {Action: triage.Terminate}}},
+		Window:   turns{now.Add(-time.Hour), now.Add(time.Second)},
+	}))
+	core.Observe(now, triage.Node{
+		Name: "worker-1", UID: "1",
+		Conditions: []triage.Condition{{Type: "Broken", Status: triage.True, Transition: now.Add(-time.Minute)}},
+		Treatments: []triage.Treatment{{Rule: id, Since: now.Add(-time.Minute), Failed: true}},
+	})
+	core.Loaded(now.Add(time.Second))
+	plan, _ := core.Plan("worker-1")
+	testkit.Check(t, plan.Treatment.Step == 0 && plan.Cancel == nil, "outside the window the plan is %+v", plan.Treatment)
+}

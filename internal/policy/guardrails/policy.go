@@ -36,6 +36,7 @@ type Policy struct {
 	released string        // what is wrong with the annotation that releases holds; empty if nothing
 	status   status.Status[v1alpha1.GuardrailsStatus]
 	now      time.Time // of the current round
+	totals   triage.RailTotals
 
 	unreadable string // why the Guardrails cannot be read, as reported in the log
 }
@@ -95,8 +96,13 @@ func (p *Policy) Take(now time.Time) {
 	})
 }
 
-// SetRules sets the limits of the newest valid version.
+// SetRules sets the limits of the newest valid version. A change of the totals makes the status
+// stale: a cordon, for example, changes no plan.
 func (p *Policy) SetRules(_ context.Context, now time.Time) (due time.Time) {
+	if totals := p.host.Core().RailTotals(); totals != p.totals {
+		p.totals = totals
+		p.host.Statuses().Schedule(now)
+	}
 	if !p.changed {
 		return time.Time{}
 	}
@@ -238,5 +244,6 @@ func (p *Policy) EntriesFor(now time.Time, _ []ledger.Entry) []ledger.Entry {
 	return []ledger.Entry{ledger.Starts{At: now.UTC(), Treatments: 1 << 30}}
 }
 
-// HasEnded returns false: entries end by time, which the next leader knows too.
+// HasEnded returns false: entries end by time, which the next leader knows too. Places that were
+// given back stay in the ledger until the next snapshot: the next leader may count too many.
 func (p *Policy) HasEnded([]ledger.Entry) bool { return false }

@@ -140,3 +140,56 @@ func TestAnInvalidVersionCanPause(t *testing.T) {
 		})
 	}
 }
+
+// The numbers follow the cluster also while no plan changes: when a user cordons a node, and when
+// treatments leave the period of the pace and attempts their window.
+func TestTheNumbersOfAQuietCluster(t *testing.T) {
+	enginetest.Run(t, func(f *enginetest.Fixture) {
+		metrics := NewMetrics()
+		p := New(f, enginetest.Empty(t, &v1alpha1.Guardrails{}), dialect.Rails{Mode: "Enforce", Core: triage.Rails{
+			Unschedulable: &triage.Limit{Number: 1},
+			Pace:          &triage.Pace{Limit: triage.Limit{Number: 5}, Period: time.Minute},
+			MaxAttempts:   &triage.MaxAttempts{Limit: 3, Window: time.Hour},
+		}}, metrics)
+		// check makes a round, and returns whether it checks the statuses and when the next check is due.
+		check := func() (is bool, due time.Time) {
+			p.SetRules(t.Context(), time.Now())
+			due = f.Statuses().Check(time.Now(), func() {
+				is = true
+				p.WriteStatuses(t.Context(), time.Now())
+			})
+			return is, due
+		}
+		used := func(rail string) float64 { return enginetest.Value(t, metrics, "autohealer_guardrail_used", rail) }
+		begun := time.Now()
+		p.SetRules(t.Context(), begun)
+		f.Core().ResumeStarts(begun, []triage.Start{{At: begun, Treatments: 2}})
+		node := triage.Node{Name: "a", Attempts: []triage.Attempt{{Began: begun}}}
+		f.Core().Observe(begun, node)
+		enginetest.Pass(time.Second)
+		is, due := check()
+		testkit.Check(t, is && due.Equal(begun.Add(time.Minute+time.Second)), "with a new node the statuses are checked: %t, and next at %v", is, due)
+		testkit.Same(t, used("pace"), 2, "treatments")
+
+		node.Closed = true
+		f.Core().Observe(time.Now(), node)
+		enginetest.Pass(time.Second)
+		is, _ = check()
+		testkit.Check(t, is, "a cordon does not cause a check")
+		testkit.Same(t, used("maxUnschedulable"), 1, "closed nodes")
+		is, due = check()
+		testkit.Check(t, !is, "without a change the statuses are checked")
+
+		enginetest.Pass(time.Until(due))
+		f.Core().Advance(time.Now())
+		is, due = check()
+		testkit.Check(t, is && due.Equal(begun.Add(time.Hour)), "after the pace the statuses are checked: %t, and next at %v", is, due)
+		testkit.Same(t, used("pace"), 0, "treatments")
+		testkit.Same(t, used("maxAttempts"), 1, "attempts")
+		enginetest.Pass(time.Until(due))
+		f.Core().Advance(time.Now())
+		is, due = check()
+		testkit.Check(t, is && due.IsZero(), "after the window the statuses are checked: %t, and next at %v", is, due)
+		testkit.Same(t, used("maxAttempts"), 0, "attempts")
+	})
+}

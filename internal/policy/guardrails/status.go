@@ -34,6 +34,9 @@ var railNames = map[triage.Code]string{
 func (p *Policy) WriteStatuses(ctx context.Context, now time.Time) {
 	use := p.host.Core().RailUse()
 	p.metrics.set(use)
+	if !use.Next.IsZero() {
+		p.host.Statuses().ScheduleAt(use.Next)
+	}
 	if p.object == nil {
 		return
 	}

@@ -328,13 +328,8 @@ func (w *Work) runTerminate(ctx context.Context, r *engine.TaskResult) error {
 	if isStill, err := host.IsUnchanged(ctx, r); err != nil || !isStill {
 		return err
 	}
-	switch may, err := host.MayStillStart(ctx, r.Task); { // the list of pods may have been slow
-	case err != nil:
-		r.Outcome = treat.Busy // nothing was sent
+	if may, err := host.MayStillStart(ctx, r); err != nil || !may { // the list of pods may have been slow
 		return err
-	case !may:
-		r.Learned, r.Outcome = true, treat.Stale
-		return nil
 	}
 	claim := w.Claim
 	if !w.IsMarked() {

@@ -392,7 +392,7 @@ func (w *Work) Run(ctx context.Context, r *engine.TaskResult) (err error) {
 // runCreate looks for pods that protect the node, takes the node's Lease, checks the node again, asks the engine
 // again, records the attempt, and creates the object. While the task waited for the Lease, the node may have
 // recovered or the gate may have closed. Then the task ends without creating the object.
-func (w *Work) runCreate(ctx context.Context, r *engine.TaskResult) error {
+func (w *Work) runCreate(ctx context.Context, r *engine.TaskResult) (err error) {
 	host := w.remediations.host
 	if isProtected, err := host.IsProtected(ctx, r); err != nil || isProtected {
 		return err
@@ -404,14 +404,8 @@ func (w *Work) runCreate(ctx context.Context, r *engine.TaskResult) error {
 	if isStill, err := host.IsUnchanged(ctx, r); err != nil || !isStill {
 		return err
 	}
-	may, err := host.MayStillStart(ctx, r.Task)
-	switch {
-	case err != nil:
-		r.Outcome = treat.Busy // nothing was sent
+	if may, err := host.MayStillStart(ctx, r); err != nil || !may {
 		return err
-	case !may:
-		r.Learned, r.Outcome = true, treat.Stale
-		return nil
 	}
 	if may, err := host.RecordAttempt(ctx, r); err != nil || !may {
 		return err

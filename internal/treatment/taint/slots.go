@@ -129,3 +129,10 @@ func (w *Writer) MayArrive(n *engine.Node, e ledger.NodeWrite) bool {
 	wr := w.writes[n]
 	return wr != nil && wr.granted.version == e.ResourceVersion
 }
+
+// MayTakeSlot reports whether a write that takes a slot may have been sent to the node and may
+// still arrive.
+func (w *Writer) MayTakeSlot(n *engine.Node) bool {
+	wr := w.writes[n]
+	return wr != nil && wr.sentFor != ""
+}

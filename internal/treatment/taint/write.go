@@ -87,7 +87,7 @@ func (wr *nodeWrite) freeSlots(now time.Time, plan triage.Plan) {
 		}
 	}
 	if plan.Reopen {
-		core.Reopen(now, wr.node.Object.Name)
+		core.Reopen(now, wr.node.Object.Name, 0)
 	}
 }
 
@@ -273,11 +273,14 @@ func (wr *nodeWrite) refuse(now time.Time, result writeResult) {
 	if isNews && len(change.Placed)+len(change.Removed) == 0 && host.LogsRefusal(now) { // no policy to report it on
 		host.Logger().Error("write refused", "node", wr.node.Object.Name, "err", result.err)
 	}
-	if len(change.Takes) == 0 || wr.sentFor != "" {
+	if !takesSlots(change) || wr.sentFor != "" {
 		wr.notBefore = now.Add(wait)
-	} else { // NoSchedule instead of NoExecute is another write, which may be accepted
+	} else { // NoSchedule instead of NoExecute is another write, which may be accepted; other nodes may be closed meanwhile
 		for _, rule := range change.Takes {
 			host.Core().Abandon(now, wr.node.Object.Name, rule, wait)
+		}
+		if (change.Closes != triage.RuleID{}) {
+			host.Core().Reopen(now, wr.node.Object.Name, wait)
 		}
 		wr.failure = engine.Failure{}
 	}

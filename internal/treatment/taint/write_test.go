@@ -213,3 +213,59 @@ func TestAPauseThatCannotBeRead(t *testing.T) {
 		testkit.Check(t, strings.Contains(c.Events[0].Message, `"tomorrow": want until=`), "the Event says %q", c.Events[0].Message)
 	})
 }
+
+// A refused taint gives its place under maxUnschedulable back while its node waits for the next try: other
+// nodes may be closed meanwhile. A write without an answer may still arrive and keeps the place.
+func TestARefusedTaintGivesItsPlaceBack(t *testing.T) {
+	for _, effect := range []triage.Effect{triage.NoSchedule, triage.NoExecute} {
+		for _, isLost := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, an earlier answer is lost: %t", effect, isLost), func(t *testing.T) {
+				open(t, func(c *fixture) {
+					testkit.Must(t, c.Core().SetRails(time.Now(), triage.Rails{Unschedulable: &triage.Limit{Number: 1}}))
+					testkit.Must(t, c.Core().SetRule(time.Now(), triage.Rule{
+						ID:       setRule("set"),
+						When:     triage.When{Signals: []triage.Signal{{Condition: "Broken", Status: triage.True}}},
+						Response: triage.Response{Taint: &triage.TaintResponse{Key: "broken", Effect: effect}},
+					}))
+					broken := func(name string) *corev1.Node {
+						node := version(name, "1")
+						node.Status.Conditions = []corev1.NodeCondition{{Type: "Broken", Status: corev1.ConditionTrue, LastTransitionTime: metav1.Now()}}
+						return node
+					}
+					a := c.deliver(broken("a"))
+					c.deliver(broken("b"))
+					plans := func() string {
+						onA, onB := testkit.Value(c.planOf("a")).Must(t), testkit.Value(c.planOf("b")).Must(t)
+						return fmt.Sprintf("%d %s, %d %s", len(onA.Taints), onA.Reason.Code, len(onB.Taints), onB.Reason.Code)
+					}
+					testkit.Same(t, plans(), "1 Tainted, 0 MaxUnschedulable", "the plans")
+					refuse := func(result treat.Outcome) {
+						t.Helper()
+						plan := testkit.Value(c.planOf("a")).Must(t)
+						change := a.nextChange(time.Now(), plan)
+						testkit.Require(t, change != nil && takesSlots(change), "nothing is to be written to a: %+v", plan)
+						a.sentFor = a.node.Object.ResourceVersion
+						c.taints.running++
+						c.taints.handleResult(time.Now(), writeResult{write: a, change: change, result: result, err: enginetest.ErrBroken, version: "1"})
+					}
+					if isLost {
+						refuse(treat.Unknown)
+						refuse(treat.Refused)
+						testkit.Same(t, plans(), "1 Tainted, 0 MaxUnschedulable", "the plans while a write may arrive")
+						return
+					}
+					if effect == triage.NoExecute {
+						refuse(treat.Refused) // NoSchedule instead
+						testkit.Same(t, plans(), "1 FellBack, 0 MaxUnschedulable", "the plans")
+					}
+					refuse(treat.Refused)
+					testkit.Same(t, plans(), "0 Retrying, 1 Tainted", "the plans after the refusal")
+					testkit.Check(t, a.notBefore.IsZero(), "other writes to the node wait until %v", a.notBefore)
+					enginetest.Pass(engine.LastRefusedRetry)
+					c.Core().Advance(time.Now())
+					testkit.Same(t, plans(), "0 MaxUnschedulable, 1 Tainted", "the plans after the wait")
+				})
+			})
+		}
+	}
+}

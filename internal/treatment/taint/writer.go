@@ -140,21 +140,17 @@ func (w *Writer) Waiting() int { return len(w.queue) + len(w.delayed) }
 // taken than its bound allows now. The bound may have been lowered, or nodes may have gone.
 // If so, cancelOverBound cancels the surplus among the writes that have not been sent. The
 // node that has waited longest is cancelled last. Of the limits on all rules together it
-// cancels only what this change would exceed.
+// cancels only what this node would exceed, all of its decisions at once.
 func (w *Writer) cancelOverBound(now time.Time, wr *nodeWrite, change *treat.Change) (over bool) {
 	core, name := w.host.Core(), wr.node.Object.Name
-	closes := change.Closes != triage.RuleID{} && core.ExceedsClosing(name)
-	if closes || len(change.Takes) > 0 && core.ExceedsRails(name) {
-		if wr.sentFor != "" {
-			return true // that write may still arrive; it keeps its place until a fence has made it impossible
+	switch {
+	case !takesSlots(change):
+	case wr.sentFor == "":
+		if w.host.CallOff(now, name) {
+			return true
 		}
-		for _, rule := range change.Takes {
-			core.Abandon(now, name, rule, 0)
-		}
-		if closes {
-			core.Reopen(now, name)
-		}
-		return true
+	case core.ExceedsClosing(name) || core.ExceedsRails(name):
+		return true // that write may still arrive; it keeps its place until a fence has made it impossible
 	}
 	for _, rule := range change.Takes {
 		if !w.host.IsOverBound(rule) {
