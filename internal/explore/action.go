@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"slices"
+	"strings"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 )
@@ -50,19 +51,19 @@ func (a action) String() string {
 	case claim:
 		return who + " starts and claims the ledger"
 	case list:
-		return who + " lists " + a.what + "s"
+		return who + " lists " + strings.TrimSuffix(a.what, "s") + "s"
 	case deliver:
-		return who + " receives the next change of a " + a.what
+		return who + " receives the next change of " + a.what
 	case arrive:
 		return a.what
 	case resume:
-		return "the watch of " + a.what + "s of " + who + " resumes"
+		return "the watch of " + a.what + " of " + who + " resumes"
 	case wait:
 		return "time passes"
 	case holdWatch:
-		return "the watch of " + a.what + "s of " + who + " is delayed"
+		return "the watch of " + a.what + " of " + who + " is delayed"
 	case loseWatch:
-		return "the watch of " + a.what + "s of " + who + " ends, and its changes are lost"
+		return "the watch of " + a.what + " of " + who + " ends, and its changes are lost"
 	case holdWrite:
 		return a.what + ", and the request is delayed"
 	case failWrite:
@@ -79,8 +80,15 @@ func (a action) String() string {
 	return a.what
 }
 
-// streamKinds are the kinds that replicas watch.
-var streamKinds = []string{"Node", "Lease", rebootKind.Kind}
+// streamKinds returns the kinds that replicas watch.
+// They watch the Guardrails too, and list them at the start. The Guardrails of a scenario change only
+// if a user switches the mode, so other scenarios have no watch of them.
+func (c *cluster) streamKinds() []string {
+	if c.scenario.Switches {
+		return []string{guardrailsKind, "Node", "Lease", rebootKind.Kind}
+	}
+	return []string{"Node", "Lease", rebootKind.Kind}
+}
 
 // next is something on its way.
 type next struct {
@@ -94,7 +102,7 @@ func (c *cluster) onTheirWay() (all []next) {
 		if r.hasEnded {
 			continue
 		}
-		for _, kind := range streamKinds {
+		for _, kind := range c.streamKinds() {
 			switch s := r.streams[kind]; {
 			case s.isHeld:
 			case s.needsList && r.inboxOf(kind) != nil:
@@ -123,7 +131,7 @@ func (c *cluster) prompt(all []next) (action, bool) {
 		return all[0].action, true
 	}
 	for _, r := range c.live() {
-		for _, kind := range streamKinds {
+		for _, kind := range c.streamKinds() {
 			if r.streams[kind].isHeld {
 				return action{resume, r.id, kind}, true
 			}
@@ -146,7 +154,7 @@ func (c *cluster) deviations(all []next, prompt action) (others []action) {
 		if len(c.replicas) < maxStarts {
 			add(action{op: crash, replica: r.id})
 		}
-		for _, kind := range streamKinds {
+		for _, kind := range c.streamKinds() {
 			switch s := r.streams[kind]; {
 			case s.isHeld:
 				add(action{resume, r.id, kind})
@@ -233,7 +241,7 @@ func (c *cluster) watch(a action) bool {
 	case a.op == list && s.needsList && r.inboxOf(a.what) != nil:
 		c.listAll(r, s)
 	case a.op == deliver && !s.needsList && len(s.events) > 0:
-		r.deliver(s)
+		c.deliver(r, s)
 	case a.op == resume:
 		s.isHeld = false
 	case a.op == holdWatch:
@@ -263,6 +271,7 @@ func (c *cluster) respond(a action) bool {
 	case failWrite:
 		c.answer(r, answer{err: errNoAnswer})
 	case refuse:
+		c.noteRejection(r)
 		c.answer(r, answer{err: apierrors.NewForbidden(r.key.resource(), r.key.name, errDenied)})
 	case holdWrite:
 		r.isHeld = true

@@ -46,6 +46,7 @@ type cluster struct {
 	order    int        // counts everything that is on its way
 	ranks    map[*request]int
 	isQuiet  bool
+	starts   []start // that replicas have sent
 	found    *Violation
 }
 
@@ -53,6 +54,9 @@ type cluster struct {
 func newCluster(ctx context.Context, s *Scenario, f *faults) *cluster {
 	c := &cluster{ctx: ctx, scenario: s, faults: f, arrived: make(chan struct{}, 1), ranks: map[*request]int{}}
 	c.model = newModel(func(change) {})
+	if s.isWindowed() {
+		sleep(firstInWindow)
+	}
 	s.populate(c.model)
 	c.model.committed = c.committed
 	return c
@@ -172,6 +176,7 @@ func (c *cluster) checkSent(r *request) {
 			c.found = &Violation{Invariant: sendRules[i].name, Message: message}
 		}
 	}
+	c.noteStart(r)
 }
 
 // answer removes a request and answers it.
@@ -190,15 +195,21 @@ func (c *cluster) apply(r *request) answer {
 	return a
 }
 
-// advance waits until something is sent or given up, or until the cluster is quiet.
+// advance waits until something is sent or given up, until a window turns while a write is on its way, or
+// until the cluster is quiet.
 func (c *cluster) advance() {
-	timer := time.NewTimer(quietAfter)
+	wait := quietAfter
+	turns := c.scenario.isWindowed() && len(c.waiting) > 0
+	if turns {
+		wait = untilTurn(time.Now())
+	}
+	timer := time.NewTimer(wait)
 	defer timer.Stop()
 	select {
 	case <-c.arrived:
 		sleep(grid - time.Duration(time.Now().UnixNano()%int64(grid)))
 	case <-timer.C:
-		c.isQuiet = true
+		c.isQuiet = !turns
 	}
 }
 

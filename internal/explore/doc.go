@@ -6,9 +6,9 @@
 // # A run
 //
 // A run is a cluster of a few nodes in a synctest bubble. Up to three replicas of the
-// controller run in it, each with the engine, the core, the treatments and the policy of
-// health checks. Reads are answered at once. Writes wait in the model, and watch events wait in
-// their streams, until the explorer lets them continue. Then the explorer waits until all
+// controller run in it, each with the engine, the core, the treatments and the policies of
+// health checks and Guardrails. Reads are answered at once. Writes wait in the model, and watch
+// events wait in their streams, until the explorer lets them continue. Then the explorer waits until all
 // goroutines wait again. So a run has no races, and the same actions give the same run. The
 // clock is that of the bubble.
 //
@@ -23,5 +23,6 @@
 // has seen before; a hash of the whole memory of all replicas identifies a state.
 //
 // The package does not prove anything about longer paths or larger clusters, and it does not
-// explore policies that change, NodeClaims and the policy of condition sets.
+// explore policies that change (except the mode of the Guardrails), NodeClaims and the policy of
+// condition sets.
 package explore

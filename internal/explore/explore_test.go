@@ -33,7 +33,7 @@ func scenarios() []explored {
 				{Name: "slow", Condition: "Slow", Effect: corev1.TaintEffectNoSchedule, Max: 1},
 			},
 			Checks: []Check{{Name: "broken", Condition: "Broken", MaxUnhealthy: 2}},
-		}, 2, 8000},
+		}, 2, 4000},
 		{&Scenario{
 			Name:  "a cap of one",
 			Nodes: []Node{{Name: "a", True: []string{"Sick"}}, {Name: "b", True: []string{"Sick"}}, {Name: "c"}},
@@ -53,7 +53,7 @@ func scenarios() []explored {
 			Name:   "nodes that are replaced",
 			Nodes:  []Node{{Name: "a", ControlPlane: true, True: []string{"Broken"}}, {Name: "b", ControlPlane: true}, {Name: "c"}},
 			Checks: []Check{{Name: "broken", Condition: "Broken", MaxUnhealthy: 2}}, Replaces: true,
-		}, 2, 0},
+		}, 2, 4000},
 		{&Scenario{
 			Name:  "limits on all policies together",
 			Nodes: []Node{{Name: "a", True: []string{"Slow", "Sick"}}, {Name: "b", True: []string{"Slow"}}, {Name: "c", True: []string{"Broken"}}},
@@ -61,14 +61,37 @@ func scenarios() []explored {
 				{Name: "sick", Condition: "Sick", Effect: corev1.TaintEffectNoExecute, Max: 3},
 				{Name: "slow", Condition: "Slow", Effect: corev1.TaintEffectNoSchedule, Max: 3},
 			},
-			Checks: []Check{{Name: "broken", Condition: "Broken", MaxUnhealthy: 3}}, MaxInTreatment: 1, MaxUnschedulable: 1,
-		}, 2, 4000},
+			Checks: []Check{{Name: "broken", Condition: "Broken", MaxUnhealthy: 3}}, Rails: Rails{InTreatment: 1, Unschedulable: 1},
+		}, 2, 2000},
 		{&Scenario{
 			Name:   "other components",
 			Nodes:  []Node{{Name: "a", True: []string{"Sick"}}, {Name: "b", True: []string{"Sick"}}, {Name: "c", True: []string{"Broken"}}},
 			Sets:   []Set{{Name: "sick", Condition: "Sick", Effect: corev1.TaintEffectNoExecute, Max: 1}},
 			Checks: []Check{{Name: "broken", Condition: "Broken", MaxUnhealthy: 1}}, Others: true,
-		}, 2, 4000},
+		}, 2, 2500},
+		{&Scenario{
+			Name:  "zones, the last node and the mode",
+			Nodes: []Node{{Name: "a", Zone: "1", True: []string{"Slow", "Sick"}}, {Name: "b", Zone: "1", True: []string{"Sick"}}, {Name: "c", Zone: "2", True: []string{"Broken"}}},
+			Sets: []Set{
+				{Name: "sick", Condition: "Sick", Effect: corev1.TaintEffectNoExecute, Max: 3},
+				{Name: "slow", Condition: "Slow", Effect: corev1.TaintEffectNoSchedule, Max: 3},
+			},
+			Checks: []Check{{Name: "broken", Condition: "Broken", MaxUnhealthy: 3}},
+			Rails:  Rails{InTreatment: 2, Unschedulable: 2, InZone: 1, Last: true}, Switches: true,
+		}, 2, 2500},
+		{&Scenario{
+			Name:   "pace, attempts and correlated failures",
+			Nodes:  []Node{{Name: "a", Zone: "1", True: []string{"Broken"}}, {Name: "b", Zone: "1"}, {Name: "c", Zone: "2", True: []string{"Broken"}}},
+			Checks: []Check{{Name: "broken", Condition: "Broken", MaxUnhealthy: 3}},
+			Rails:  Rails{Pace: 1, Attempts: 1, Together: 2}, Switches: true,
+		}, 2, 2000},
+		{&Scenario{
+			Name:   "a window, and pauses of nodes",
+			Nodes:  []Node{{Name: "a", True: []string{"Broken"}}, {Name: "b"}, {Name: "c", True: []string{"Sick"}}},
+			Sets:   []Set{{Name: "sick", Condition: "Sick", Effect: corev1.TaintEffectNoExecute, Max: 1}},
+			Checks: []Check{{Name: "broken", Condition: "Broken", MaxUnhealthy: 3, IsWindowed: true}},
+			Rails:  Rails{Attempts: 2}, Pauses: true,
+		}, 2, 1700},
 	}
 }
 
@@ -101,12 +124,14 @@ func TestDefectsThatTheSearchFound(t *testing.T) {
 	together := &Scenario{
 		Nodes: []Node{{Name: "a", True: []string{"Sick"}}, {Name: "b", True: []string{"Broken"}}},
 		Sets:  []Set{{Name: "sick", Condition: "Sick", Effect: corev1.TaintEffectNoExecute, Max: 2}}, Checks: broken,
-		MaxInTreatment: 1,
+		Rails: Rails{InTreatment: 1},
 	}
 	closed := &Scenario{
 		Nodes: []Node{{Name: "a", True: []string{"Slow"}}, {Name: "b"}},
-		Sets:  []Set{{Name: "slow", Condition: "Slow", Effect: corev1.TaintEffectNoSchedule, Max: 2}}, MaxUnschedulable: 1, Late: true,
+		Sets:  []Set{{Name: "slow", Condition: "Slow", Effect: corev1.TaintEffectNoSchedule, Max: 2}}, Rails: Rails{Unschedulable: 1}, Late: true,
 	}
+	recorded := *windowed
+	recorded.Rails = Rails{Attempts: 1}
 	for name, search := range map[string]struct {
 		*Scenario
 		only []op
@@ -116,6 +141,7 @@ func TestDefectsThatTheSearchFound(t *testing.T) {
 		"a late creation of the previous leader":            {one, []op{environment, crash, arriveLate}},
 		"an object that is deleted while a task creates it": {one, []op{environment, claim}},
 		"a late creation under a limit on all policies":     {together, []op{refuse, claim}},
+		"a window closes while an attempt is recorded":      {&recorded, []op{wait}},
 		"a late taint under a limit on all policies":        {closed, []op{environment, crash, arriveLate}},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -15,4 +15,5 @@ type faults struct {
 	writer    func(engine.NodeWriter) engine.NodeWriter
 	treatment func(engine.Treatment) engine.Treatment
 	rule      func(triage.Rule) triage.Rule
+	delivered func(client.Object) // changes what replicas receive of objects
 }

@@ -36,10 +36,13 @@ var skippedFields = map[string]bool{
 	"remediation.Treatment.host": true, "remediation.Treatment.requesters": true, "remediation.Treatment.templates": true, "remediation.Work.remediations": true,
 	"nodehealthcheck.Policy.host": true, "nodehealthcheck.Policy.metrics": true, "nodehealthcheck.Policy.remediations": true,
 	"nodehealthcheck.check.object": true, "nodehealthcheck.check.rule": true, "nodehealthcheck.check.status": true, "nodehealthcheck.check.accepted": true,
+	"guardrails.Policy.host": true, "guardrails.Policy.metrics": true, "guardrails.Policy.defaults": true, "guardrails.Policy.rails": true,
+	"guardrails.Policy.status": true, "guardrails.Policy.now": true, "guardrails.Policy.accepted": true,
 	"explore.fixedRules.host": true, "explore.fixedRules.rules": true,
 	"triage.Core.now": true, "triage.Core.symbols": true, "triage.Core.allNodes": true, "triage.Core.reported": true, "triage.Core.absent": true,
 	"triage.Core.index": true, "triage.Core.dirty": true, "triage.Core.woken": true, "triage.Core.wokenHead": true, "triage.Core.freeEpisodes": true, "triage.Core.work": true,
 	"triage.episode.node": true, "triage.episode.inlineClocks": true, "triage.rule.spec": true, "triage.rule.definition": true, "triage.rule.pool": true,
+	"triage.node.failureDomains": true, "triage.failureDomain.failed": true, // they follow from the failures of the nodes
 	"triage.departure.episode": true, "triage.departure.replacement": true, "triage.departure.rule": true,
 }
 
@@ -320,7 +323,7 @@ func (c *cluster) fingerprint() uint64 {
 			continue
 		}
 		sum = mix(sum, h.value(r.stepper.Engine))
-		for _, kind := range streamKinds {
+		for _, kind := range c.streamKinds() {
 			sum = mix(sum, h.stream(r.streams[kind]))
 		}
 		sum = mix(sum, h.value(&r.reads))
@@ -331,6 +334,10 @@ func (c *cluster) fingerprint() uint64 {
 	var late uint64 // orphans have no order
 	for _, r := range c.orphans {
 		late += h.request(r)
+	}
+	sum = mix(sum, h.value(&c.starts))
+	if c.scenario.isWindowed() {
+		sum = mix(sum, uint64(inWindow(h.now)))
 	}
 	return mix(mix(sum, late), mix(h.order(c), h.value(&c.isQuiet)))
 }

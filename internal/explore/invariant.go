@@ -6,14 +6,17 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/resourcestack/autohealer/internal/attempts"
 	"github.com/resourcestack/autohealer/internal/ledger"
 	"github.com/resourcestack/autohealer/internal/naive"
+	"github.com/resourcestack/autohealer/internal/nodepause"
 	"github.com/resourcestack/autohealer/internal/ownership"
 	"github.com/resourcestack/autohealer/internal/policykind"
 )
@@ -36,6 +39,10 @@ var invariants = []invariant{
 	{"one control-plane node at a time", checkControlPlane},
 	{"all policies together treat no more nodes than allowed", checkInTreatment},
 	{"all policies together close no more nodes than allowed", checkUnschedulable},
+	{"each zone has no more nodes in treatment than allowed", checkZone},
+	{"the last open node is neither treated nor closed", checkLast},
+	{"a paused node gets no taint", checkPausedTaint},
+	{"attempts stay on the node", checkRecord},
 	{"the ledger names a write before it takes a slot", checkLedger},
 	{"only what Autohealer made is changed", checkOwn},
 }
@@ -50,6 +57,13 @@ var sendRules = []sendRule{
 	{"a write carries its preconditions", checkPreconditions},
 	{"a remediation starts after a look at the node", checkLook},
 	{"a remediation starts while the gate is open", checkGate},
+	{"a remediation starts while its window is open", checkWindow},
+	{"a remediation starts only if its node is not paused", checkPausedNode},
+	{"an attempt is recorded before it starts", checkAttempt},
+	{"a node is not treated more often than allowed", checkAttempts},
+	{"no more remediations start within a period than allowed", checkPace},
+	{"nothing starts in mode Paused or Observe", checkMode},
+	{"nothing disruptive starts where nodes failed together", checkTogether},
 }
 
 // quietRule must hold when nothing happens any more.
@@ -62,7 +76,8 @@ var quietRules = []quietRule{
 	{"a replica runs", checkRuns},
 	{"the taints are those that the conditions ask for", checkTaints},
 	{"the remediations are those that the conditions ask for", checkRemediations},
-	{"nothing is left in the ledger", checkLedgerIsEmpty},
+	{"no slot is left in the ledger", checkLedgerIsEmpty},
+	{"no pause is left whose time has passed", checkPauses},
 	{"the Lease of a node exists with its remediation", checkLeases},
 }
 
@@ -152,16 +167,16 @@ func isFull(names []string, limit int) bool { return limit > 0 && len(names) >= 
 
 // checkInTreatment counts the nodes in treatment after a write of a replica.
 func checkInTreatment(c *cluster, r *request, ch change) string {
-	if treated := c.inTreatment(); r != nil && ch.after != nil && c.scenario.MaxInTreatment > 0 && len(treated) > c.scenario.MaxInTreatment {
-		return fmt.Sprintf("%s are in treatment, and at most %d may be", strings.Join(treated, ", "), c.scenario.MaxInTreatment)
+	if treated := c.inTreatment(); r != nil && ch.after != nil && c.scenario.Rails.InTreatment > 0 && len(treated) > c.scenario.Rails.InTreatment {
+		return fmt.Sprintf("%s are in treatment, and at most %d may be", strings.Join(treated, ", "), c.scenario.Rails.InTreatment)
 	}
 	return ""
 }
 
 // checkUnschedulable counts the nodes that are closed after a write of a replica.
 func checkUnschedulable(c *cluster, r *request, ch change) string {
-	if closed := c.closed(); r != nil && ch.after != nil && c.scenario.MaxUnschedulable > 0 && len(closed) > c.scenario.MaxUnschedulable {
-		return fmt.Sprintf("%s are closed to new pods, and at most %d may be", strings.Join(closed, ", "), c.scenario.MaxUnschedulable)
+	if closed := c.closed(); r != nil && ch.after != nil && c.scenario.Rails.Unschedulable > 0 && len(closed) > c.scenario.Rails.Unschedulable {
+		return fmt.Sprintf("%s are closed to new pods, and at most %d may be", strings.Join(closed, ", "), c.scenario.Rails.Unschedulable)
 	}
 	return ""
 }
@@ -248,6 +263,10 @@ func checkOwn(_ *cluster, r *request, ch change) string {
 		n = n.DeepCopy()
 		n.ResourceVersion = ""
 		delete(n.Annotations, ownership.Annotation)
+		delete(n.Annotations, attempts.Annotation)
+		if until := pausedUntil(n); !time.Now().Before(until) {
+			delete(n.Annotations, nodepause.Annotation)
+		}
 		if len(n.Annotations) == 0 {
 			n.Annotations = nil
 		}
@@ -347,10 +366,8 @@ func checkGate(c *cluster, r *request) string {
 	if !starts || c.model.objects[r.key] != nil { // the object exists: an earlier answer was lost
 		return ""
 	}
-	for _, kind := range []string{"Node", rebootKind.Kind} {
-		if s := r.replica.streams[kind]; s.needsList || len(s.events) > 0 {
-			return ""
-		}
+	if !c.hasEverything(r.replica) {
+		return ""
 	}
 	count := map[string]bool{}
 	for _, node := range c.nodes() {

@@ -218,6 +218,9 @@ func (m *model) replace(key objectKey, before, after client.Object) (client.Obje
 	if equality.Semantic.DeepEqual(before, after) {
 		return before, nil
 	}
+	if key.kind == guardrailsKind { // other specs do not change
+		after.SetGeneration(before.GetGeneration() + 1)
+	}
 	if before.GetDeletionTimestamp() != nil && len(after.GetFinalizers()) == 0 {
 		m.remove(key, before)
 		return after, nil

@@ -10,11 +10,15 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/intstr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
 	"github.com/resourcestack/autohealer/internal/engine"
 	"github.com/resourcestack/autohealer/internal/ledger"
+	"github.com/resourcestack/autohealer/internal/nodepause"
 	"github.com/resourcestack/autohealer/internal/testkit"
 	"github.com/resourcestack/autohealer/internal/treatment/remediation"
 	"github.com/resourcestack/autohealer/internal/triage"
@@ -47,15 +51,15 @@ func plantedFaults() map[string]planted {
 			faults{rule: func(rule triage.Rule) triage.Rule {
 				rule.Bound.Cap = &triage.Limit{Number: rule.Bound.Cap.Number + 1}
 				return rule
-			}}, twoSick, 0, nil, "the cap of NoExecute taints is kept",
+			}}, twoUnhealthy, 0, nil, "the cap of NoExecute taints is kept",
 		},
 		"a write does not wait for the ledger": {
 			faults{host: func(h engine.WriterHost) engine.WriterHost { return &hastyHost{h} }},
-			twoSick, 0, nil, "the ledger names a write before it takes a slot",
+			twoUnhealthy, 0, nil, "the ledger names a write before it takes a slot",
 		},
 		"a patch of a node names no version": {
 			faults{client: func(c client.WithWatch) client.WithWatch { return &boldClient{c} }},
-			twoSick, 0, nil, "a write carries its preconditions",
+			twoUnhealthy, 0, nil, "a write carries its preconditions",
 		},
 		"a patch removes the taints of others": {
 			faults{client: func(c client.WithWatch) client.WithWatch { return &greedyClient{c} }},
@@ -95,8 +99,74 @@ func plantedFaults() map[string]planted {
 		},
 		"changes of a node are ignored": {
 			faults{writer: func(w engine.NodeWriter) engine.NodeWriter { return &deafWriter{w} }},
-			twoSick, 1, nil, "the taints are those that the conditions ask for",
+			twoUnhealthy, 1, nil, "the taints are those that the conditions ask for",
 		},
+		"the pace is ignored": {
+			withGuardrails(func(spec *v1alpha1.GuardrailsSpec) { spec.Pace.Max = unlimited }),
+			railed(Rails{Pace: 1}), 0, nil, "no more remediations start within a period than allowed",
+		},
+		"zones are ignored": {
+			withGuardrails(func(spec *v1alpha1.GuardrailsSpec) { spec.Topology = []v1alpha1.TopologyLimit{} }),
+			railed(Rails{InZone: 1}), 0, nil, "each zone has no more nodes in treatment than allowed",
+		},
+		"the last node is not protected": {
+			withGuardrails(func(spec *v1alpha1.GuardrailsSpec) { spec.MaxInTreatment = unlimited }),
+			railed(Rails{InTreatment: 3, Last: true}), 1, []op{environment}, "the last open node is neither treated nor closed",
+		},
+		"correlated failures are ignored": {
+			withGuardrails(func(spec *v1alpha1.GuardrailsSpec) { spec.CorrelatedFailure.Keys = []v1alpha1.DomainKey{} }),
+			railed(Rails{Together: 2}), 0, nil, "nothing disruptive starts where nodes failed together",
+		},
+		"the mode Paused is ignored": {
+			withGuardrails(func(spec *v1alpha1.GuardrailsSpec) { spec.Mode = v1alpha1.Enforce }),
+			railed(Rails{Attempts: 3}), 1, []op{environment}, "nothing starts in mode Paused or Observe",
+		},
+		"the limit of attempts is ignored": {
+			withGuardrails(func(spec *v1alpha1.GuardrailsSpec) { spec.MaxAttempts.Limit = 1000 }),
+			railed(Rails{Attempts: 1}), 2, []op{environment}, "a node is not treated more often than allowed",
+		},
+		"an attempt is not recorded before the step": {
+			faults{host: func(h engine.WriterHost) engine.WriterHost { return &forgetfulHost{h} }},
+			railed(Rails{Attempts: 3}), 0, nil, "an attempt is recorded before it starts",
+		},
+		"the pause of a node is ignored by remediations": {
+			withoutAnnotation(nodepause.Annotation), pausedBroken, 1, []op{environment}, "a remediation starts only if its node is not paused",
+		},
+		"the pause of a node is ignored by taints": {
+			withoutAnnotation(nodepause.Annotation), pausedUnhealthy, 1, []op{environment}, "a paused node gets no taint",
+		},
+		"the window is ignored": {
+			withoutAnnotation(v1alpha1.WindowsAnnotation), windowed, 1, []op{wait}, "a remediation starts while its window is open",
+		},
+	}
+}
+
+// withGuardrails changes the Guardrails that replicas receive.
+func withGuardrails(edit func(*v1alpha1.GuardrailsSpec)) faults {
+	return faults{delivered: func(object client.Object) {
+		if guardrails, is := object.(*v1alpha1.Guardrails); is {
+			edit(&guardrails.Spec)
+		}
+	}}
+}
+
+// withoutAnnotation removes an annotation from what replicas receive.
+func withoutAnnotation(annotation string) faults {
+	return faults{delivered: func(object client.Object) {
+		if _, is := object.(*unstructured.Unstructured); !is {
+			delete(object.GetAnnotations(), annotation)
+		}
+	}}
+}
+
+var unlimited = new(intstr.FromString("100%"))
+
+// railed returns a cluster of two broken nodes in one zone, and a healthy node in another one.
+func railed(rails Rails) *Scenario {
+	return &Scenario{
+		Name:   "a rail",
+		Nodes:  []Node{{Name: "a", Zone: "1", True: []string{"Broken"}}, {Name: "b", Zone: "1", True: []string{"Broken"}}, {Name: "c", Zone: "2"}},
+		Checks: []Check{{Name: "broken", Condition: "Broken", MaxUnhealthy: 3}}, Rails: rails, Switches: true,
 	}
 }
 
@@ -105,11 +175,14 @@ var (
 	noExecute = []Set{{Name: "sick", Condition: "Sick", Effect: corev1.TaintEffectNoExecute, Max: 1}}
 	broken    = []Check{{Name: "broken", Condition: "Broken", MaxUnhealthy: 2}}
 
-	twoSick         = &Scenario{Name: "two sick nodes", Nodes: []Node{{Name: "a", True: []string{"Sick"}}, {Name: "b", True: []string{"Sick"}}}, Sets: noExecute}
+	twoUnhealthy    = &Scenario{Name: "two unhealthy nodes", Nodes: []Node{{Name: "a", True: []string{"Sick"}}, {Name: "b", True: []string{"Sick"}}}, Sets: noExecute}
 	lateReport      = &Scenario{Name: "a late report", Nodes: []Node{{Name: "a", True: []string{"Sick"}, Fixed: true}, {Name: "b"}}, Sets: noExecute, Late: true}
 	others          = &Scenario{Name: "taints of others", Nodes: []Node{{Name: "a", True: []string{"Sick"}}, {Name: "b"}}, Sets: noExecute, Others: true}
 	twoBrokenPlanes = &Scenario{Name: "two broken control-plane nodes", Nodes: []Node{{Name: "a", ControlPlane: true, True: []string{"Broken"}}, {Name: "b", ControlPlane: true, True: []string{"Broken"}}}, Checks: broken}
 	replacedPlane   = &Scenario{Name: "a replaced control-plane node", Nodes: []Node{{Name: "a", ControlPlane: true, True: []string{"Broken"}}, {Name: "b", ControlPlane: true, True: []string{"Broken"}, Fixed: true}}, Checks: broken, Replaces: true}
+	pausedBroken    = &Scenario{Name: "pauses of a broken node", Nodes: []Node{{Name: "a", True: []string{"Broken"}}}, Checks: broken, Pauses: true}
+	pausedUnhealthy = &Scenario{Name: "pauses of an unhealthy node", Nodes: []Node{{Name: "a", True: []string{"Sick"}}}, Sets: noExecute, Pauses: true}
+	windowed        = &Scenario{Name: "a window", Nodes: []Node{{Name: "a", True: []string{"Broken"}}}, Checks: []Check{{Name: "broken", Condition: "Broken", MaxUnhealthy: 2, IsWindowed: true}}}
 	gate            = &Scenario{Name: "a gate of one", Nodes: []Node{{Name: "a", True: []string{"Broken"}}, {Name: "b"}}, Checks: []Check{{Name: "broken", Condition: "Broken", MaxUnhealthy: 1}}}
 )
 
@@ -222,7 +295,16 @@ func (h *stubbornHost) IsUnchanged(ctx context.Context, r *engine.TaskResult) (b
 	return true, err
 }
 
+// forgetfulHost records no attempts.
+type forgetfulHost struct{ engine.WriterHost }
+
+func (*forgetfulHost) RecordAttempt(context.Context, *engine.TaskResult) (bool, error) {
+	return true, nil
+}
+
 // ungatedHost does not ask the gate again.
 type ungatedHost struct{ engine.WriterHost }
 
-func (*ungatedHost) MayStillStart(context.Context, *engine.TaskResult) (bool, error) { return true, nil }
+func (*ungatedHost) MayStillStart(context.Context, *engine.TaskResult) (bool, error) {
+	return true, nil
+}

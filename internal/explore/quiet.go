@@ -9,6 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
 	"github.com/resourcestack/autohealer/internal/nodelease"
 	"github.com/resourcestack/autohealer/internal/remediation"
 )
@@ -85,18 +86,19 @@ func checkTaints(c *cluster) string {
 			effects := effectsOf(node, set)
 			switch {
 			case !isWanted && len(effects) == 0:
+			case !isWanted && c.mode() != v1alpha1.Enforce && isTrue(node, set.Condition): // a stronger taint may not take its place
 			case !isWanted:
 				return fmt.Sprintf("%s has %s:%v and does not match", node.Name, set.key(), effects)
-			case len(effects) == 0 && isFull(c.closed(), c.scenario.MaxUnschedulable):
+			case len(effects) == 0 && (isFull(c.closed(), c.scenario.Rails.Unschedulable) || c.mode() != v1alpha1.Enforce || c.isLast(node)):
 			case len(effects) != 1:
 				return fmt.Sprintf("%s matches %s and has the taints %v", node.Name, set.Name, effects)
 			case effects[0] == corev1.TaintEffectNoExecute:
 				strong++
-			case !c.isControlPlane(node.Name):
+			case !c.isControlPlane(node.Name) && !c.isHeld(node):
 				weak = append(weak, node.Name)
 			}
 		}
-		if set.Effect == corev1.TaintEffectNoExecute && len(weak) > 0 && strong < room && !isFull(c.inTreatment(), c.scenario.MaxInTreatment) {
+		if set.Effect == corev1.TaintEffectNoExecute && len(weak) > 0 && strong < room {
 			return fmt.Sprintf("%s have NoSchedule of %s, although only %d of %d have NoExecute", strings.Join(weak, ", "), set.Name, strong, set.Max)
 		}
 	}
@@ -114,7 +116,7 @@ func checkRemediations(c *cluster) string {
 			isOurs := object != nil && object.GetOwnerReferences()[0].Name == check.Name
 			if isTrue(node, check.Condition) {
 				unhealthy = append(unhealthy, node.Name)
-				if object == nil {
+				if object == nil && !c.isHeld(node) && !c.isGivenUp(node) {
 					untreated = append(untreated, node.Name)
 				}
 			} else if isOurs {
@@ -125,7 +127,7 @@ func checkRemediations(c *cluster) string {
 			}
 			planeTreated = planeTreated || object != nil && c.isControlPlane(node.Name)
 		}
-		if len(unhealthy) > check.MaxUnhealthy || isFull(c.inTreatment(), c.scenario.MaxInTreatment) {
+		if len(unhealthy) > check.MaxUnhealthy {
 			continue // what began earlier stays
 		}
 		for _, node := range untreated {
@@ -137,9 +139,10 @@ func checkRemediations(c *cluster) string {
 	return ""
 }
 
-// checkLedgerIsEmpty checks that no entry is left.
+// checkLedgerIsEmpty checks that no entry of a rule is left. Those of the pace and of attempts have no rule.
 func checkLedgerIsEmpty(c *cluster) string {
-	if _, entries := c.ledgerEntries(); len(entries) > 0 {
+	_, entries := c.ledgerEntries()
+	if entries = slices.DeleteFunc(entries, func(e storedEntry) bool { return len(e.Rule) == 0 }); len(entries) > 0 {
 		return fmt.Sprintf("the ledger still has %+v", entries)
 	}
 	return ""

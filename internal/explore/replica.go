@@ -12,9 +12,12 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
 	remediationv1alpha1 "github.com/resourcestack/autohealer/api/remediation/v1alpha1"
+	"github.com/resourcestack/autohealer/internal/dialect"
 	"github.com/resourcestack/autohealer/internal/engine"
 	"github.com/resourcestack/autohealer/internal/nodewatch"
+	"github.com/resourcestack/autohealer/internal/policy/guardrails"
 	"github.com/resourcestack/autohealer/internal/policy/nodehealthcheck"
 	"github.com/resourcestack/autohealer/internal/treat"
 	"github.com/resourcestack/autohealer/internal/treatment/remediation"
@@ -57,6 +60,7 @@ type replica struct {
 	streams map[string]*stream
 	kinds   *watch.Kinds
 	leases  *watch.Optional[*coordinationv1.Lease]
+	rails   *watch.Optional[*v1alpha1.Guardrails]
 	reads   map[objectKey]bool // objects that it has read since its last write to them
 
 	isClaiming bool // its requests are answered at once
@@ -68,7 +72,8 @@ var sharedMetrics = struct {
 	engine *engine.Metrics
 	taints *taint.Metrics
 	checks *nodehealthcheck.Metrics
-}{engine.NewMetrics(), taint.NewMetrics(), nodehealthcheck.NewMetrics()}
+	rails  *guardrails.Metrics
+}{engine.NewMetrics(), taint.NewMetrics(), nodehealthcheck.NewMetrics(), guardrails.NewMetrics()}
 
 // claim starts a replica: it claims the ledger, and its loop waits for the first lists.
 func (c *cluster) claim() {
@@ -77,7 +82,7 @@ func (c *cluster) claim() {
 		id: id, name: "replica-" + strconv.Itoa(id), done: make(chan struct{}), isClaiming: true,
 		streams: map[string]*stream{}, reads: map[objectKey]bool{},
 	}
-	for _, kind := range []string{"Node", "Lease", rebootKind.Kind} {
+	for _, kind := range c.streamKinds() {
 		c.order++
 		r.streams[kind] = &stream{kind: kind, needsList: true, listFrom: c.order}
 	}
@@ -121,7 +126,7 @@ func (r *replica) build(c *cluster) {
 	checks := nodehealthcheck.New(host, inboxes, remediations, sharedMetrics.checks)
 	remediations.Serve(checks)
 	fillInbox(inboxes.Leases, nil, "1")
-	fillInbox(inboxes.Checks, c.checkObjects(), "1")
+	fillInbox(inboxes.Checks, c.delivered(checkKind), "1")
 	inboxes.Checks.SetAvailability(nil)
 	inboxes.Leases.SetAvailability(nil)
 	var writer engine.NodeWriter = taint.New(host, r.name, sharedMetrics.taints)
@@ -132,7 +137,15 @@ func (r *replica) build(c *cluster) {
 	if c.faults.treatment != nil {
 		treatment = c.faults.treatment(treatment)
 	}
-	r.stepper.AddPolicies(checks, &fixedRules{host: r.stepper, rails: c.scenario.rails(), rules: c.rules()})
+	if c.scenario.Rails != (Rails{}) {
+		r.rails = watch.NewOptional(signal, &v1alpha1.Guardrails{}, nil)
+		if !c.scenario.Switches {
+			fillInbox(r.rails, c.delivered(guardrailsKind), "1")
+			r.rails.SetAvailability(nil)
+		}
+		r.stepper.AddPolicies(guardrails.New(host, r.rails, dialect.Rails{}, sharedMetrics.rails))
+	}
+	r.stepper.AddPolicies(checks, &fixedRules{host: r.stepper, rules: c.rules()})
 	r.stepper.AddTreatments(treatment)
 	r.stepper.SetNodeWriter(writer)
 }
@@ -163,6 +176,8 @@ func (r *replica) inboxOf(kind string) inbox {
 		return r.stepper.NodeInbox()
 	case "Lease":
 		return r.leases
+	case guardrailsKind:
+		return r.rails
 	}
 	if known := r.kinds.Known[rebootKind]; known != nil {
 		return known
@@ -173,47 +188,55 @@ func (r *replica) inboxOf(kind string) inbox {
 // listAll delivers a list of everything that exists, and starts the watch again.
 func (c *cluster) listAll(r *replica, s *stream) {
 	s.needsList, s.events = false, nil
-	objects := c.model.list(s.kind)
-	all := make([]any, 0, len(objects))
-	for _, object := range objects {
-		all = append(all, delivered(object))
-	}
 	into := r.inboxOf(s.kind)
 	switch s.kind {
 	case "Lease":
 		r.leases.SetAvailability(nil)
+	case guardrailsKind:
+		r.rails.SetAvailability(nil)
 	case rebootKind.Kind:
 		r.kinds.Known[rebootKind].SetAvailability(nil)
 		templates := r.kinds.Known[templateKind]
 		templates.SetAvailability(nil)
 		fillInbox(templates, []any{template.DeepCopy()}, "1")
 	}
-	fillInbox(into, all, strconv.Itoa(c.model.version))
+	fillInbox(into, c.delivered(s.kind), strconv.Itoa(c.model.version))
 }
 
 // deliver delivers the next event of a watch.
-func (r *replica) deliver(s *stream) {
+func (c *cluster) deliver(r *replica, s *stream) {
 	e := s.events[0]
 	s.events = s.events[1:]
 	into := r.inboxOf(s.kind)
 	var err error
 	if e.after == nil {
-		err = into.Delete(delivered(e.deleted))
+		err = into.Delete(c.asDelivered(e.deleted))
 	} else {
-		err = into.Update(delivered(e.after))
+		err = into.Update(c.asDelivered(e.after))
 	}
 	if err != nil {
 		panic(err)
 	}
 }
 
-// delivered returns what a watch delivers of a stored object.
-func delivered(object client.Object) client.Object {
-	switch object := object.(type) {
+// delivered returns what a list delivers of a kind.
+func (c *cluster) delivered(kind string) (objects []any) {
+	for _, object := range c.model.list(kind) {
+		objects = append(objects, c.asDelivered(object))
+	}
+	return objects
+}
+
+// asDelivered returns what a watch delivers of a stored object.
+func (c *cluster) asDelivered(object client.Object) client.Object {
+	switch known := object.(type) {
 	case *corev1.Node:
-		return nodewatch.Trim(object)
-	case *unstructured.Unstructured:
-		return object.DeepCopy()
+		object = nodewatch.Trim(known)
+	case *unstructured.Unstructured, *v1alpha1.Guardrails, *remediationv1alpha1.NodeHealthCheck:
+		object = copyOf(object)
+	}
+	if c.faults.delivered != nil {
+		c.faults.delivered(object)
 	}
 	return object
 }
@@ -243,7 +266,6 @@ func newTemplate() *unstructured.Unstructured {
 // would validate the sets again in every run.
 type fixedRules struct {
 	host  engine.Host
-	rails triage.Rails
 	rules []triage.Rule
 	isSet bool
 }
@@ -258,9 +280,6 @@ func (p *fixedRules) About(triage.RuleID, *corev1.Node) (s engine.Subject) { ret
 func (p *fixedRules) SetRules(_ context.Context, now time.Time) time.Time {
 	if !p.isSet {
 		p.isSet = true
-		if err := p.host.Core().SetRails(now, p.rails); err != nil {
-			panic(err)
-		}
 		for _, rule := range p.rules {
 			if err := p.host.Core().SetRule(now, rule); err != nil {
 				panic(err)

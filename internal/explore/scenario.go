@@ -22,6 +22,7 @@ import (
 type Node struct {
 	Name         string
 	ControlPlane bool
+	Zone         string
 	True         []string // conditions that are True; all others of the scenario are False
 	Fixed        bool     // other components do not change the node
 }
@@ -40,7 +41,11 @@ func (s Set) key() string { return "example.com/" + s.Name }
 type Check struct {
 	Name, Condition string
 	MaxUnhealthy    int
+	// IsWindowed lets remediations begin in even minutes only.
+	IsWindowed bool
 }
+
+const checkKind = remediation.CheckKind
 
 // Scenario is a small cluster and what other components may change in it.
 type Scenario struct {
@@ -48,8 +53,7 @@ type Scenario struct {
 	Nodes  []Node
 	Sets   []Set
 	Checks []Check
-	// MaxInTreatment and MaxUnschedulable limit all rules together; 0 for no limit.
-	MaxInTreatment, MaxUnschedulable int
+	Rails  Rails
 	// Heartbeats lets nodes get a new version without a change that counts, while a write to
 	// the node is on its way.
 	Heartbeats bool
@@ -60,6 +64,10 @@ type Scenario struct {
 	// Others lets other components place a taint with the key of a set, and delete remediation
 	// objects.
 	Others bool
+	// Switches lets a user change the mode of the Guardrails.
+	Switches bool
+	// Pauses lets a user pause a node for a minute.
+	Pauses bool
 
 	rules []triage.Rule
 }
@@ -83,17 +91,6 @@ func (s *Scenario) compile() error {
 	return nil
 }
 
-// rails returns the limits on all rules together.
-func (s *Scenario) rails() (rails triage.Rails) {
-	if s.MaxInTreatment > 0 {
-		rails.InTreatment = &triage.Limit{Number: s.MaxInTreatment}
-	}
-	if s.MaxUnschedulable > 0 {
-		rails.Unschedulable = &triage.Limit{Number: s.MaxUnschedulable}
-	}
-	return rails
-}
-
 // conditions returns the conditions that policies read.
 func (s *Scenario) conditions() (types []string) {
 	for _, set := range s.Sets {
@@ -111,10 +108,17 @@ func (s *Scenario) populate(m *model) {
 	for _, n := range s.Nodes {
 		mustStore(m, s.node(n))
 	}
+	if s.Rails != (Rails{}) {
+		mustStore(m, s.Rails.object())
+	}
 	for _, check := range s.Checks {
+		windows := map[string]string{}
+		if check.IsWindowed {
+			windows[v1alpha1.WindowsAnnotation] = "*/2 * * * * for 1m"
+		}
 		mustStore(m, &remediationv1alpha1.NodeHealthCheck{
-			TypeMeta:   metav1.TypeMeta{APIVersion: remediation.CheckAPIVersion, Kind: remediation.CheckKind},
-			ObjectMeta: metav1.ObjectMeta{Name: check.Name},
+			TypeMeta:   metav1.TypeMeta{APIVersion: remediation.CheckAPIVersion, Kind: checkKind},
+			ObjectMeta: metav1.ObjectMeta{Name: check.Name, Annotations: windows},
 			Spec: remediationv1alpha1.NodeHealthCheckSpec{
 				UnhealthyConditions: []remediationv1alpha1.UnhealthyCondition{{Type: corev1.NodeConditionType(check.Condition), Status: corev1.ConditionTrue, Duration: "0s"}},
 				MaxUnhealthy:        new(intstr.FromInt32(int32(check.MaxUnhealthy))),
@@ -130,9 +134,16 @@ func (s *Scenario) node(n Node) *corev1.Node {
 	if n.ControlPlane {
 		node.Labels["node-role.kubernetes.io/control-plane"] = ""
 	}
-	for _, condition := range s.conditions() {
+	if n.Zone != "" {
+		node.Labels[corev1.LabelTopologyZone] = n.Zone
+	}
+	types := s.conditions()
+	if s.Rails.Last {
+		types = append(types, string(corev1.NodeReady))
+	}
+	for _, condition := range types {
 		status := corev1.ConditionFalse
-		if slices.Contains(n.True, condition) {
+		if slices.Contains(n.True, condition) || condition == string(corev1.NodeReady) {
 			status = corev1.ConditionTrue
 		}
 		node.Status.Conditions = append(node.Status.Conditions, corev1.NodeCondition{
@@ -148,16 +159,9 @@ func mustStore(m *model, object client.Object) {
 	}
 }
 
-// checkObjects returns the stored NodeHealthChecks.
-func (c *cluster) checkObjects() (checks []any) {
-	for _, check := range c.model.list(remediation.CheckKind) {
-		checks = append(checks, check)
-	}
-	return checks
-}
-
 // changes returns what other components may change now.
 func (s *Scenario) changes(c *cluster) (changes []string) {
+	changes = append(changes, s.modeChanges(c.model)...)
 	untouched := map[string]bool{} // kinds of nodes of which one was not changed yet
 	for _, n := range s.Nodes {
 		key := objectKey{kind: "Node", name: n.Name}
@@ -166,13 +170,16 @@ func (s *Scenario) changes(c *cluster) (changes []string) {
 			continue
 		}
 		if c.model.latest[key] == 1 { // nodes that are alike differ by name only: one stands for all
-			like := fmt.Sprint(n.ControlPlane, n.True)
+			like := fmt.Sprint(n.ControlPlane, n.Zone, n.True)
 			if untouched[like] {
 				continue
 			}
 			untouched[like] = true
 		}
 		for _, condition := range node.Status.Conditions {
+			if condition.Type == corev1.NodeReady {
+				continue
+			}
 			status := corev1.ConditionTrue
 			if condition.Status == status {
 				status = corev1.ConditionFalse
@@ -187,6 +194,9 @@ func (s *Scenario) changes(c *cluster) (changes []string) {
 		}
 		if s.Replaces {
 			changes = append(changes, n.Name+" is replaced")
+		}
+		if s.Pauses {
+			changes = append(changes, pauseChange(node))
 		}
 		if s.Others {
 			changes = append(changes, s.othersChange(c, node)...)
@@ -246,6 +256,9 @@ func (s *Scenario) apply(m *model, text string) bool {
 		_, err := m.delete(rebootOf(node), client.Preconditions{})
 		return err == nil
 	}
+	if mode, is := strings.CutPrefix(text, modeChange); is {
+		return setMode(m, v1alpha1.Mode(mode))
+	}
 	name, what, _ := strings.Cut(text, " ")
 	key := objectKey{kind: "Node", name: name}
 	before, _ := m.objects[key].(*corev1.Node)
@@ -256,6 +269,8 @@ func (s *Scenario) apply(m *model, text string) bool {
 	switch what {
 	case "is replaced":
 		return s.replaceNode(m, key)
+	case isPausedByUser, isNotPaused:
+		setPause(after, what == isPausedByUser)
 	case "sends a heartbeat":
 		if after.Annotations == nil {
 			after.Annotations = map[string]string{}
@@ -301,6 +316,6 @@ func (s *Scenario) replaceNode(m *model, key objectKey) bool {
 		}
 	}
 	at := slices.IndexFunc(s.Nodes, func(n Node) bool { return n.Name == key.name })
-	mustStore(m, s.node(Node{Name: key.name, ControlPlane: s.Nodes[at].ControlPlane}))
+	mustStore(m, s.node(Node{Name: key.name, ControlPlane: s.Nodes[at].ControlPlane, Zone: s.Nodes[at].Zone}))
 	return true
 }
