@@ -74,6 +74,11 @@ type Config struct {
 	// be killed in between. Guardrails limit the pace of decisions. Zero means Lag.
 	Delay time.Duration
 
+	// DefaultMode is the controller's flag --default-mode. While there is no Guardrails object, the
+	// default limits apply with this mode, also if the CRD is not installed. If it is empty, steps
+	// without an object are not judged: use that if the recording leaves out the object.
+	DefaultMode v1alpha1.Mode
+
 	// Ledger is the ConfigMap that must name every NoExecute taint before it is placed. If
 	// it is empty, the ledger is not judged.
 	Ledger types.NamespacedName

@@ -36,7 +36,8 @@
 //
 //   - [Unjustified]: we created a remediation object for a node that was not unhealthy
 //     for long enough, not selected, excluded or paused, or without its template or the
-//     node's Lease. Or we deleted an object while its node was unhealthy or Unknown, or
+//     node's Lease, or outside all windows of the health check, or while its mode starts
+//     nothing. Or we deleted an object while its node was unhealthy or Unknown, or
 //     while the object asks for the removal of its node. Or we released the Lease
 //     during the treatment.
 //   - [GateIgnored]: we started a treatment while too many selected nodes were
@@ -74,7 +75,8 @@
 //     that selects the node; the older wins). Or, for the ready timeout, the node is or
 //     was ready for work. Or a veto forbids it: do-not-repair on the node, its claim or
 //     its pool, another holder's Lease, a claim that is already being deleted, or two
-//     claims with one provider ID.
+//     claims with one provider ID. Or we deleted a claim or ended a drain by force outside all
+//     windows of the policy.
 //   - [TooSoon]: the policy still tolerated the condition, the node still had time to
 //     become ready, or its pool is paused because three nodes in a row did not.
 //   - [CapExceeded]: more nodes of the pool were in repair than its policy allows. A
@@ -96,12 +98,20 @@
 //
 // # Violations for Guardrails
 //
-//   - [RailIgnored]: we started a step that the Guardrails object forbids: the mode or enforce
-//     holds its stage, or afterwards more nodes are in treatment, closed to new pods, or in
+//   - [RailIgnored]: we started a step that the Guardrails object, or its defaults, forbid: the
+//     mode or enforce holds its stage, or afterwards more nodes are in treatment, closed to new pods, or in
 //     treatment within one value of a topology label than allowed, or more treatments began
 //     than the pace allows, or no node is Ready and schedulable. All policies count together.
 //     Also: a treatment began that is not recorded on its node, or is one more than maxAttempts
-//     allows, or we removed an attempt that still counts.
+//     allows, or we removed an attempt that still counts. Also: we placed NoExecute, or began a
+//     step of a remediation or of a repair, on a node with a label value of which too many nodes
+//     became unhealthy together. Or we began a step of a remediation or of a repair on a node on
+//     which others work: a cordon, a taint of the Cluster Autoscaler, of Karpenter or of a
+//     maintenance, an announced maintenance, the label that excludes nodes, or a NodeClaim that
+//     others delete. (Leases of others are judged with health checks and repairs.) The recording
+//     has no pods, so pods that must not be disrupted are not judged.
+//   - [RailIgnored] also: we placed a taint, or began a step of a remediation or of a repair, on
+//     a node that is paused by its annotation. This needs no Guardrails.
 //   - [ForeignTouched], [DoneTwice]: we wrote more than the status, or changed nothing.
 //
 // A mirror is a ConditionSet or RepairPolicy that was created with the label of mirrors. It asks for
@@ -148,6 +158,24 @@
 // policies that do not exist, do not count. A recording with Guardrails may end with nodes that
 // wait.
 //
+// Without an object the defaults apply if [Config.DefaultMode] is set. An invalid version keeps the
+// last valid one in force, or the defaults, but its mode Paused counts.
+//
+// A correlated failure counts the nodes that the writer must know to be unhealthy under a rule with
+// NoExecute, remediations or repairs: since before the lag, under an unchanged policy that is not
+// paused. It does not count ready timeouts, conditions with a reason, and nodes that were not ready
+// before the lag and whose treatment is not due. The threshold counts every node that may be in the
+// domain: also nodes that were deleted, or whose labels changed, within the lag. The window is shorter
+// by two lags, because a writer may see each change late. With longestHold, the hold counts as ended as
+// soon as it may be. A NoExecute taint that was decided is placed although a failure begins before
+// its write: for taints the failure must be older than [Config.Delay].
+//
+// The work of others counts from when the writer must know it. Remediators cordon nodes, so a cordon
+// does not count while the node has a remediation or a mark of ours, or had one within the lag; a
+// deletion of a marked claim does not begin on a cordoned node. A pause ends early by the lag, because
+// clocks differ. For a taint the pause on the written version of the node counts, even a new one. A
+// window is open early and late by the lag. While a health check observes, its objects may end.
+//
 // A bound that shrinks below the existing number (after an edit or a deletion of nodes)
 // is no violation: only placing is. Unused room is a violation only at the end.
 //
@@ -159,6 +187,7 @@
 //		Us:     history.UserAgent("autohealer-controller"),
 //		Ledger: types.NamespacedName{Namespace: "autohealer-system", Name: "autohealer-ledger"},
 //		EndAt:  time.Now(),
+//		DefaultMode: v1alpha1.Enforce, // as --default-mode, if Guardrails are recorded
 //	}, history.Counts{Evictions: 98, Fallbacks: 102})
 //
 // The cluster must record nodes and conditionsets, and ConfigMaps if the ledger is to be

@@ -96,7 +96,7 @@ func (r *replay) judgeFinalTaints(n *node) {
 			}
 		case len(carried) == 0:
 			isForeign := func(t taint) bool { return s.rule.allows(t.key, t.effect) && !n.record.owns(t) }
-			if !r.rails.mayHold() && !slices.ContainsFunc(n.taints, isForeign) { // else a rail may hold it, or a taint of another writer is in place
+			if !r.rails.mayHold() && !r.mayBePaused(n) && !slices.ContainsFunc(n.taints, isForeign) { // else a rail may hold it, or a taint of another writer is in place
 				r.addViolation(WrongEnd, n.name, name, fmt.Sprintf("the taint %s:%s is missing: the conditions of the set match", s.rule.key, s.rule.effect))
 			}
 		case len(carried) > 1:
@@ -146,7 +146,7 @@ func (r *replay) judgeRoom(s *set) {
 		switch {
 		case n.foreign(s.rule.key, noExecute):
 			taken++ // a taint of another writer is in place, and may use up the room
-		case sure && fellBack && !evicting && !s.rule.exempts(n.labels):
+		case sure && fellBack && !evicting && !s.rule.exempts(n.labels) && !r.mayBePaused(n):
 			waiting = append(waiting, name)
 		}
 	}

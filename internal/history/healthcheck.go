@@ -58,6 +58,7 @@ type healthCheck struct {
 	valid    *checkSpec                 // the last valid spec, nil if the health check does not exist
 	previous *checkSpec                 // the valid spec before the last edit
 	edited   time.Time
+	off      string // why its mode starts nothing, empty if it may
 
 	selected, notHealthy int
 	bound                int
@@ -247,11 +248,12 @@ func (r *replay) checkChanged(change testbed.Change) {
 	if ours, proved := r.authorOf(change, before); ours && proved {
 		r.judgeCheckWrite(h, change)
 	}
-	if isDeleted(change) || before == nil || !reflect.DeepEqual(before.Object["spec"], change.Object.Object["spec"]) || before.GetUID() != change.UID {
+	if isDeleted(change) || before == nil || !sameCheck(before, change.Object) {
 		r.beforeAll(h)
 		h.edited, h.calmSince = r.at.Time, time.Time{}
 		h.previous = h.valid
-		h.spec, h.valid = r.readCheck(h, change)
+		h.spec, h.valid = r.followCheck(h, change)
+		h.off = switchedOffCheck(change.Object)
 		for _, n := range r.nodes {
 			r.updateCheck(n, h)
 		}
@@ -264,17 +266,24 @@ func (r *replay) checkChanged(change testbed.Change) {
 	since(&h.stormReported, statusCondition(h.object, "StormActive") == "True", r.at.Time)
 }
 
-// readCheck returns the current spec of a health check, and the last valid spec. An invalid
-// version does not change the last valid spec.
-func (r *replay) readCheck(h *healthCheck, change testbed.Change) (is, followed *checkSpec) {
+// followCheck returns the current spec of a health check, and the last valid spec. An invalid
+// version does not change the last valid spec, except for valid windows.
+func (r *replay) followCheck(h *healthCheck, change testbed.Change) (is, followed *checkSpec) {
 	if isDeleted(change) {
 		return nil, nil
 	}
-	is = readCheckSpec(change.Object.Object["spec"])
-	if is.isValid() {
+	is = readCheck(change.Object)
+	switch {
+	case is.isValid():
 		return is, is
+	case h.valid == nil:
+		return is, nil
 	}
-	return is, h.valid
+	kept := *h.valid
+	if readCheckSpec(change.Object.Object["spec"]).isValid() || kept.readWindows(change.Object.GetAnnotations()) != nil {
+		return is, h.valid
+	}
+	return is, &kept
 }
 
 func statusCondition(object *unstructured.Unstructured, kind string) string {
@@ -325,11 +334,11 @@ func (r *replay) remediationChanged(change testbed.Change) {
 	}
 	defer func() { r.suspects = "" }()
 	n := r.nodes[o.node]
-	wasTreated := false
+	wasTreated, hadStep := false, false
 	if n != nil {
 		r.beforeNode(n)
 		r.beforeRails(n)
-		wasTreated = r.isTreated(n)
+		wasTreated, hadStep = r.isTreated(n), r.hadStep(n)
 	}
 	switch {
 	case change.Type == watch.Added:
@@ -340,7 +349,7 @@ func (r *replay) remediationChanged(change testbed.Change) {
 		r.addRemediation(o)
 		if ours {
 			r.judgeGate(o)
-			r.judgeObjectStep(o, wasTreated)
+			r.judgeObjectStep(o, wasTreated, hadStep)
 		}
 	case isDeleted(change):
 		if !before.deleting {

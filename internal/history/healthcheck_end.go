@@ -38,8 +38,8 @@ func (r *replay) judgeTreated(n *node) {
 		r.judgeNextStep(n) // or an existing object has to be deleted first
 		return
 	}
-	if r.rails.mayHold() {
-		return // a rail may hold it
+	if r.rails.mayHold() || r.isLeftAlone(n) {
+		return // a rail may hold it, or the work of others
 	}
 	for _, name := range r.health.inOrder {
 		h := r.health.checks[name]
@@ -47,7 +47,7 @@ func (r *replay) judgeTreated(n *node) {
 		c := n.check(name)
 		switch {
 		case !h.spec.isValid(): // the last valid version may stay in force, or none
-		case r.noTreatment(n, h, false) != "" || !f.surely(r.at.Time, r.cfg.Lag) || c.lost || !r.hasTemplates(h):
+		case r.noTreatment(n, h, false) != "" || !f.surely(r.at.Time, r.cfg.Lag) || c.lost || !r.hasTemplates(h) || r.mayBeClosed(h.spec.windows):
 		case h.notHealthy+r.maybeGone(h) > h.valid.bound(h.selected+r.maybeGone(h)) || !r.isCalm(h):
 		case onControlPlane(n.labels) && (len(r.health.controlPlane) > 0 || r.health.kept):
 		case h.notHealthy+r.maybeGone(h)+r.unsure(h) > h.valid.bound(h.selected+r.maybeGone(h)): // checked last, because it counts every node
@@ -66,7 +66,7 @@ func (r *replay) judgeNextStep(n *node) {
 	isOther := func(o *remediationObject) bool {
 		return o.check != h.name || !o.isOf(n) || o.deleting || h.edited.After(o.seen)
 	}
-	if r.rails.mayHold() || slices.ContainsFunc(there, isOther) || r.noTreatment(n, h, true) != "" || n.check(h.name).lost || !r.hasTemplates(h) {
+	if r.rails.mayHold() || r.isLeftAlone(n) || h.valid != nil && r.mayBeClosed(h.valid.windows) || slices.ContainsFunc(there, isOther) || r.noTreatment(n, h, true) != "" || n.check(h.name).lost || !r.hasTemplates(h) {
 		return
 	}
 	at, isStep := h.valid.stepOf(newest)
@@ -139,7 +139,7 @@ func (r *replay) whyOver(o *remediationObject) string {
 	switch {
 	case h.object == nil || h.object.GetUID() != o.checkUID:
 		return "its health check is gone"
-	case !h.valid.isValid():
+	case !h.valid.isValid(), h.off != "":
 		return "" // unspecified
 	case n == nil && !isAwaited:
 		return "its node is gone"
@@ -178,6 +178,9 @@ func (r *replay) judgeStatus(h *healthCheck) {
 		if phase != "Disabled" || statusCondition(h.object, "Disabled") != "True" {
 			wrong("has the phase %q, and the health check is invalid", phase)
 		}
+		return
+	}
+	if h.off != "" {
 		return
 	}
 	treated := r.treatedBy(h)

@@ -49,6 +49,10 @@ func (r *replay) judgeCreation(o *remediationObject) {
 	if isLater {
 		until = c.escalatable
 	}
+	if isStep && why == "" && r.isOutside(h, at) {
+		why = "the windows of the health check are closed"
+		until = time.Time{}
+	}
 	if why != "" && !r.recent(until) {
 		r.addCheckViolation(Unjustified, o.node, h.name, fmt.Sprintf("we created %s, but %s", o, why))
 		return
@@ -64,6 +68,15 @@ func (r *replay) judgeCreation(o *remediationObject) {
 		r.report.Escalations++
 		r.judgeEscalation(o, n, h, at)
 	}
+}
+
+// isOutside reports whether a step had to wait for a window of the health check, by every version that
+// the writer may have known.
+func (r *replay) isOutside(h *healthCheck, at int) bool {
+	isOutside := func(spec *checkSpec) bool {
+		return spec.isValid() && at < len(spec.steps) && !slices.Contains(spec.urgent, spec.steps[at].template.name) && r.areClosed(spec.windows)
+	}
+	return isOutside(h.valid) && (!r.recent(h.edited) || isOutside(h.previous))
 }
 
 // nodeOf returns the node of an object, even if the node is deleted. It returns nil if the
@@ -93,7 +106,7 @@ func (r *replay) stepFor(h *healthCheck, o *remediationObject) (asked *checkSpec
 // noTreatment returns the reason against treating a node, or against a later step of its
 // treatment, in the current state.
 func (r *replay) noTreatment(n *node, h *healthCheck, isLater bool) string {
-	spec := h.spec
+	spec, isPaused := h.spec, h.spec != nil && h.spec.paused
 	if spec != nil && spec.invalid != "" && h.valid != nil {
 		spec = h.valid // the last valid version may stay in force
 	}
@@ -103,11 +116,13 @@ func (r *replay) noTreatment(n *node, h *healthCheck, isLater bool) string {
 		return "the health check does not exist"
 	case spec.invalid != "":
 		return "the health check is invalid: " + spec.invalid
-	case spec.paused:
+	case isPaused:
 		return "the health check is paused"
+	case h.off != "":
+		return h.off
 	case !spec.selects(n.labels):
 		return "the health check does not select the node"
-	case n.labels[excludeLabel] == "true":
+	case n.labels[excludeLabel] == "true" && !r.mayTreatExcluded():
 		return "the node is excluded from remediation"
 	case f.verdict == not:
 		return "the node has no unhealthy condition"
@@ -327,7 +342,7 @@ func (r *replay) judgeEnding(o *remediationObject) {
 
 // noEnd returns the reason against deleting an object of a node, in the current state.
 func (r *replay) noEnd(n *node, h *healthCheck, o *remediationObject) string {
-	if h.object == nil || o.checkUID != h.object.GetUID() || !o.isOf(n) || !h.valid.selects(n.labels) {
+	if h.object == nil || o.checkUID != h.object.GetUID() || !o.isOf(n) || !h.valid.selects(n.labels) || h.off == observing {
 		return ""
 	}
 	c := n.check(h.name)

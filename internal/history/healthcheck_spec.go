@@ -3,12 +3,14 @@ package history
 import (
 	"cmp"
 	"fmt"
+	"reflect"
 	"slices"
 	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
@@ -32,8 +34,10 @@ type checkSpec struct {
 	delay    time.Duration // how long a node must have been healthy
 	byHand   bool          // only a user can confirm that the node is healthy
 	cooldown time.Duration
+	windows  []window
+	urgent   []string // the names of the templates that do not wait for a window
 
-	// invalid is the reason why the health check cannot be applied. All other fields are
+	// invalid is the reason why the health check cannot be applied. All other fields except paused are
 	// empty then.
 	invalid string
 }
@@ -57,6 +61,69 @@ func (t templateName) makes() schema.GroupKind {
 	return schema.GroupKind{Group: t.Group, Kind: strings.TrimSuffix(t.Kind, "Template")}
 }
 
+// The annotations of a health check. Its spec is that of medik8s.
+const (
+	windowsAnnotation = "autohealer.resourcestack.com/windows"
+	urgentAnnotation  = "autohealer.resourcestack.com/urgent"
+)
+
+// sameCheck reports whether two versions of a health check ask for the same.
+func sameCheck(a, b *unstructured.Unstructured) bool {
+	same := a.GetUID() == b.GetUID() && reflect.DeepEqual(a.Object["spec"], b.Object["spec"])
+	for _, key := range []string{windowsAnnotation, urgentAnnotation, modeAnnotation} {
+		same = same && a.GetAnnotations()[key] == b.GetAnnotations()[key]
+	}
+	return same
+}
+
+// readCheck parses a stored health check.
+func readCheck(object *unstructured.Unstructured) *checkSpec {
+	r := readCheckSpec(object.Object["spec"])
+	if !r.isValid() {
+		return r
+	}
+	if err := r.readWindows(object.GetAnnotations()); err != nil {
+		return &checkSpec{invalid: err.Error(), paused: r.paused}
+	}
+	return r
+}
+
+// readWindows parses the annotations about windows.
+func (r *checkSpec) readWindows(annotations map[string]string) (err error) {
+	r.windows, r.urgent = nil, nil
+	if text, has := annotations[windowsAnnotation]; has {
+		if r.windows, err = parseWindows(text); err != nil {
+			return err
+		}
+	}
+	text, has := annotations[urgentAnnotation]
+	if !has {
+		return nil
+	}
+	for name := range strings.SplitSeq(text, ",") {
+		name = strings.TrimSpace(name)
+		if !slices.ContainsFunc(r.steps, func(s step) bool { return s.template.name == name }) {
+			return fmt.Errorf("there is no template %q", name)
+		}
+		r.urgent = append(r.urgent, name)
+	}
+	return nil
+}
+
+// switchedOffCheck says why an annotation lets a health check start nothing, empty if it may.
+func switchedOffCheck(object *unstructured.Unstructured) string {
+	switch mode := object.GetAnnotations()[modeAnnotation]; mode {
+	case "", "Enforce":
+		return ""
+	case "Observe":
+		return observing
+	default:
+		return fmt.Sprintf("the mode of the health check is %q", mode)
+	}
+}
+
+const observing = "the health check observes"
+
 // readCheckSpec parses the stored spec of a health check.
 func readCheckSpec(spec any) *checkSpec {
 	s, err := decoded[v1alpha1.NodeHealthCheckSpec](spec)
@@ -69,7 +136,7 @@ func readCheckSpec(spec any) *checkSpec {
 	r := &checkSpec{paused: len(s.PauseRequests) > 0, selector: labels.Everything()}
 	for _, read := range []func(v1alpha1.NodeHealthCheckSpec) error{r.readSelector, r.readSigns, r.readBound, r.readSteps, r.readWaits} {
 		if err := read(s); err != nil {
-			return &checkSpec{invalid: err.Error()}
+			return &checkSpec{invalid: err.Error(), paused: r.paused}
 		}
 	}
 	return r

@@ -19,6 +19,7 @@ type nodeWrite struct {
 	evicted         map[string]bool // sets whose NoExecute the node had before, under any key
 
 	wasTreated, wasClosed bool // in treatment, and closed to new pods by us, before
+	before                *unstructured.Unstructured
 }
 
 // setTaint is a taint of a set.
@@ -30,8 +31,8 @@ type setTaint struct {
 // judgeWrite judges a write of ours by the state of the node just before.
 func (r *replay) judgeWrite(n *node, after facts) *nodeWrite {
 	r.report.Writes++
-	w := &nodeWrite{node: n, evicted: map[string]bool{}, wasTreated: r.isTreated(n), wasClosed: n.closedByUs()}
-	for _, part := range notOurs(n.object, after.object) {
+	w := &nodeWrite{node: n, evicted: map[string]bool{}, wasTreated: r.isTreated(n), wasClosed: n.closedByUs(), before: n.object}
+	for _, part := range r.notOurs(n.object, after.object) {
 		r.addViolation(ForeignTouched, n.name, "", "we changed the "+part+" of the node")
 	}
 	if n.record.fence != after.record.fence {
@@ -287,7 +288,7 @@ func (r *replay) judgeNeed(n *node, after facts, w *nodeWrite) {
 		return
 	}
 	if n.record.equals(after.record) {
-		if len(notOurs(n.object, after.object)) == 0 && !takesConfirmation(n.object, after.object) && !changesAttempts(n.object, after.object) {
+		if len(r.notOurs(n.object, after.object)) == 0 && !r.takesPause(n.object, after.object) && !takesConfirmation(n.object, after.object) && !changesAttempts(n.object, after.object) {
 			r.addViolation(DoneTwice, n.name, "", "we wrote to the node and changed nothing")
 		}
 		return
@@ -364,8 +365,8 @@ func (r *replay) judgeTurn(n *node, s *set) {
 		if other == n || !settled(c.waitsSince, horizon) || !settled(c.holdsSince, horizon) || s.rule.exempts(other.labels) {
 			continue
 		}
-		if other.foreign(s.rule.key, noExecute) {
-			continue // a taint of another writer is in place there
+		if other.foreign(s.rule.key, noExecute) || r.mayBeHeld(other) {
+			continue // a taint of another writer is in place there, or something holds the node
 		}
 		f := other.findSet(s.rule)
 		waits := last(last(f.latest, c.lostPlace), c.selectedSince)

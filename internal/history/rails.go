@@ -1,13 +1,16 @@
 package history
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
+	"reflect"
 	"slices"
 	"strings"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
@@ -20,9 +23,20 @@ import (
 // railState is the history of Guardrails, and of what they count.
 type railState struct {
 	object   *unstructured.Unstructured // nil if it does not exist
+	valid    *rails                     // the last valid version of the object, nil for none
+	defaults *rails                     // in force without an object, nil if they are unknown
 	versions []railVersion              // the newest is last
-	deleted  []deletedNode              // within the lag
+	deleted  []deletedNode              // within the lag and the delay
 	starts   []time.Time                // of treatments, within the period of the pace
+}
+
+// newRailState returns the state before there is an object.
+func newRailState(cfg Config) (s railState) {
+	if cfg.DefaultMode != "" {
+		s.defaults = defaultRails(cfg.DefaultMode)
+		s.versions = []railVersion{{s.defaults, time.Time{}}}
+	}
+	return s
 }
 
 // mayHold reports whether Guardrails, or the defaults of deleted ones, may hold a step back.
@@ -50,6 +64,9 @@ type rails struct {
 	period                     time.Duration
 	attempts                   int // of maxAttempts, 0 for any number
 	window                     time.Duration
+	failure                    *failureRail // nil for none
+	released                   time.Time    // until when correlated failures hold nothing
+	respect                    v1alpha1.Respect
 }
 
 // share is a limit on the nodes with the same value of a label.
@@ -60,7 +77,7 @@ type share struct {
 
 // deletedNode is a node that a writer may not know to be gone.
 type deletedNode struct {
-	labels map[string]string
+	object *unstructured.Unstructured
 	at     time.Time
 }
 
@@ -68,6 +85,11 @@ type deletedNode struct {
 type nodeRails struct {
 	closedSince time.Time // by other clients, without interruption
 	lastOpen    time.Time // when it last was Ready, open to new pods and not in treatment
+	lastStep    time.Time // when it last had a remediation or a mark of ours
+	// work is since when others work on it, without interruption.
+	work         [kindsOfWork]time.Time
+	pauseChanged time.Time
+	relabelled   time.Time // when its labels or its image last changed
 }
 
 // The stages of Guardrails.
@@ -84,6 +106,13 @@ type railStep struct {
 	treats bool // it starts a treatment, which the pace counts
 	enters bool // the node was not in treatment before
 	closes bool // no taint of ours closed the node before
+	evicts bool // it places NoExecute
+	acts   bool // it is a step of a remediation or of a repair
+	forces bool // it ends a drain
+
+	hadStep bool                       // a remediation or a mark of ours may have been on the node before
+	object  *remediationObject         // that we created
+	node    *unstructured.Unstructured // before the write; nil if we did not write to the node
 }
 
 // The prefixes of taints that close a node for a while. All other taints of other clients
@@ -97,13 +126,25 @@ func (r *replay) railsChanged(change testbed.Change) {
 	}
 	r.rails.object = change.Object
 	if isDeleted(change) {
-		r.rails.object = nil
-		r.rails.versions = append(r.rails.versions, railVersion{nil, r.at.Time})
+		r.rails.object, r.rails.valid = nil, nil
+		r.rails.versions = append(r.rails.versions, railVersion{r.rails.defaults, r.at.Time})
 		return
 	}
-	// The last valid version stays in force.
-	if read, err := readRails(change.Object.Object["spec"]); err == nil {
-		r.rails.versions = append(r.rails.versions, railVersion{read, r.at.Time})
+	next, err := readRails(change.Object.Object["spec"])
+	switch base := cmp.Or(r.rails.valid, r.rails.defaults); {
+	case err == nil:
+		r.rails.valid = next
+	case base == nil:
+		return
+	default: // the last valid version stays in force, but an invalid version can pause everything
+		next = new(*base)
+		if mode, _, _ := unstructured.NestedString(change.Object.Object, "spec", "mode"); mode == string(v1alpha1.Paused) {
+			next.held = heldBy(v1alpha1.Paused, nil)
+		}
+	}
+	next.released = releasedUntil(change.Object)
+	if at := len(r.rails.versions) - 1; at < 0 || !reflect.DeepEqual(r.rails.versions[at].rails, next) {
+		r.rails.versions = append(r.rails.versions, railVersion{next, r.at.Time})
 	}
 }
 
@@ -115,7 +156,34 @@ func (l *rails) protectsLast() bool { return l.inTreatment != allNodes || l.unsc
 // isRoomy reports whether the rails hold nothing in a test cluster.
 func (l *rails) isRoomy() bool {
 	isOften := l.attempts == 0 || l.attempts >= 1000
-	return len(l.held) == 0 && !l.protectsLast() && len(l.topology) == 0 && l.pace == allNodes && isOften
+	return len(l.held) == 0 && !l.protectsLast() && len(l.topology) == 0 && l.pace == allNodes && isOften && l.failure == nil
+}
+
+// defaultRails returns the limits of a cluster without Guardrails.
+func defaultRails(mode v1alpha1.Mode) *rails {
+	half := naive.Limit{Number: 49, Percent: true}
+	return &rails{
+		held: heldBy(mode, nil), inTreatment: half, unschedulable: half, topology: []share{{corev1.LabelTopologyZone, half}},
+		pace: naive.Limit{Number: 10, Percent: true}, atLeast: 2, period: time.Minute, attempts: 3, window: 24 * time.Hour,
+		failure: &failureRail{naive.Limit{Number: 50, Percent: true}, 3, 5 * time.Minute, []string{
+			corev1.LabelTopologyZone, poolLabel, "eks.amazonaws.com/nodegroup", "cloud.google.com/gke-nodepool", "kubernetes.azure.com/agentpool",
+			corev1.LabelInstanceTypeStable, imageKey,
+		}, 0},
+	}
+}
+
+// heldBy says by stage why nothing may start. Without a list all stages act in mode Enforce.
+func heldBy(mode v1alpha1.Mode, enforce []v1alpha1.Stage) map[v1alpha1.Stage]string {
+	held := map[v1alpha1.Stage]string{}
+	for _, stage := range []v1alpha1.Stage{taints, remediations, repairs} {
+		switch {
+		case mode != v1alpha1.Enforce && mode != "":
+			held[stage] = "the mode is " + string(mode)
+		case enforce != nil && !slices.Contains(enforce, stage):
+			held[stage] = "enforce does not list " + string(stage)
+		}
+	}
+	return held
 }
 
 // readRails parses the stored spec, in which the API server has set all defaults.
@@ -124,15 +192,10 @@ func readRails(spec any) (*rails, error) {
 	if err != nil {
 		return nil, err
 	}
-	read := &rails{held: map[v1alpha1.Stage]string{}}
-	for _, stage := range []v1alpha1.Stage{taints, remediations, repairs} {
-		switch {
-		case s.Mode != v1alpha1.Enforce && s.Mode != "":
-			read.held[stage] = "the mode is " + string(s.Mode)
-		case s.Enforce != nil && !slices.Contains(s.Enforce, stage):
-			read.held[stage] = "enforce does not list " + string(stage)
-		}
+	if s.Unreadable != "" {
+		return nil, errors.New(s.Unreadable)
 	}
+	read := &rails{held: heldBy(s.Mode, s.Enforce), respect: s.Respect}
 	limit := func(value *intstr.IntOrString) (l naive.Limit) {
 		if value == nil {
 			err = errors.New("a limit is missing")
@@ -151,8 +214,9 @@ func readRails(spec any) (*rails, error) {
 	if s.Pace.AtLeast != nil && read.pace.Percent && read.pace.Number > 0 {
 		read.atLeast = int(*s.Pace.AtLeast)
 	}
-	if err != nil {
-		return nil, err
+	failure, problem := readFailures(s.CorrelatedFailure)
+	if read.failure = failure; errors.Join(err, problem) != nil {
+		return nil, errors.Join(err, problem)
 	}
 	if read.period, err = duration(s.Pace.Period); err != nil || s.MaxAttempts.Limit == 0 {
 		return read, err
@@ -181,15 +245,22 @@ func (r *replay) railViews() (views []*rails) {
 
 // beforeRails stores whether a node was open until now.
 func (r *replay) beforeRails(n *node) {
-	if n.object != nil && r.isOpen(n) {
+	if n.object == nil {
+		return
+	}
+	if r.isOpen(n) {
 		n.lastOpen = r.at.Time
+	}
+	if r.hasStep(n) {
+		n.lastStep = r.at.Time
 	}
 }
 
 // removeFromRails stores that a node is deleted.
 func (r *replay) removeFromRails(n *node) {
-	r.rails.deleted = slices.DeleteFunc(r.rails.deleted, func(d deletedNode) bool { return !r.recent(d.at) })
-	r.rails.deleted = append(r.rails.deleted, deletedNode{n.labels, r.at.Time})
+	oldest := r.at.Time.Add(-max(r.cfg.Lag, r.cfg.Delay))
+	r.rails.deleted = slices.DeleteFunc(r.rails.deleted, func(d deletedNode) bool { return d.at.Before(oldest) })
+	r.rails.deleted = append(r.rails.deleted, deletedNode{n.object, r.at.Time})
 }
 
 // closedByOthers reports whether another client has closed the node to new pods for a while.
@@ -251,7 +322,7 @@ func (r *replay) mostNodes(has func(labels map[string]string) bool) (most int) {
 		most += one(has(n.labels))
 	}
 	for _, d := range r.rails.deleted {
-		most += one(r.recent(d.at) && has(d.labels))
+		most += one(r.recent(d.at) && has(d.object.GetLabels()))
 	}
 	return most
 }
@@ -265,7 +336,14 @@ func (r *replay) judgeStep(n *node, s railStep) {
 		r.rails.starts = append(r.rails.starts, r.at.Time)
 	}
 	views := r.railViews()
-	if len(views) == 0 || r.nodes[n.name] != n {
+	if r.nodes[n.name] != n {
+		return
+	}
+	if why := r.paused(n, s); why != "" {
+		r.addCheckViolation(RailIgnored, n.name, "", fmt.Sprintf("we %s, but %s", s.what, why))
+		return
+	}
+	if len(views) == 0 {
 		return
 	}
 	r.report.Railed++
@@ -286,6 +364,16 @@ func (r *replay) judgeStep(n *node, s railStep) {
 func (r *replay) railAgainst(n *node, s railStep, view *rails) string {
 	if why := view.held[s.stage]; why != "" {
 		return why
+	}
+	if s.acts {
+		if why := r.othersWork(n, s, view.respect); why != "" {
+			return why
+		}
+	}
+	if s.acts || s.evicts {
+		if why := r.failedTogether(n, s, view); why != "" {
+			return why
+		}
 	}
 	if view.protectsLast() && (s.enters || s.closes) {
 		if why := r.lastOpenNode(n); why != "" {
@@ -418,13 +506,14 @@ func (r *replay) notePeak(rail string, count int) {
 // judgeTaintSteps judges the taints of a write to a node by Guardrails, after the write is
 // counted. One write is one step.
 func (r *replay) judgeTaintSteps(w *nodeWrite) {
-	s := railStep{stage: taints}
+	s := railStep{stage: taints, node: w.before}
 	var placed []string
 	for _, d := range w.placed {
 		if adjusts := slices.ContainsFunc(w.removed, func(e setTaint) bool { return e.set == d.set && strength[e.effect] >= strength[d.effect] }); adjusts {
 			continue // an edited set, or less than before
 		}
 		placed = append(placed, d.String())
+		s.evicts = s.evicts || d.effect == noExecute && !w.evicted[d.set.name]
 		s.enters = s.enters || d.effect == noExecute && !w.wasTreated
 		s.closes = s.closes || strength[d.effect] >= strength[noSchedule] && !w.wasClosed
 	}
@@ -436,7 +525,7 @@ func (r *replay) judgeTaintSteps(w *nodeWrite) {
 
 // judgeObjectStep judges a remediation object that we created by Guardrails. Only the first
 // object of a node begins a treatment.
-func (r *replay) judgeObjectStep(o *remediationObject, wasTreated bool) {
+func (r *replay) judgeObjectStep(o *remediationObject, wasTreated, hadStep bool) {
 	n := r.nodes[o.node]
 	if n == nil || !o.isOf(n) {
 		return
@@ -444,7 +533,7 @@ func (r *replay) judgeObjectStep(o *remediationObject, wasTreated bool) {
 	isOther := func(other *remediationObject) bool {
 		return other != o && other.check == o.check && other.policy == o.policy && other.isOf(n)
 	}
-	s := railStep{stage: remediations, what: "created " + o.String(), enters: !wasTreated}
+	s := railStep{stage: remediations, what: "created " + o.String(), enters: !wasTreated, acts: true, hadStep: hadStep, object: o}
 	switch at, _ := r.check(o.check).valid.stepOf(o); {
 	case o.policy != "":
 		s.stage, s.treats = repairs, true

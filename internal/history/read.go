@@ -273,10 +273,10 @@ func moment(stamp string) time.Time {
 }
 
 // notOurs returns the parts of a node that differ and are not ours. Ours are the taints,
-// the record, the attempts, and a confirmation that is no longer needed. Fields that the API server
-// maintains are ignored.
-func notOurs(before, after *unstructured.Unstructured) []string {
-	served := takesConfirmation(before, after)
+// the record, the attempts, a confirmation that is no longer needed, and a pause that is over. Fields
+// that the API server maintains are ignored.
+func (r *replay) notOurs(before, after *unstructured.Unstructured) []string {
+	served, isOver := takesConfirmation(before, after), r.takesPause(before, after)
 	return differences(before, after, func(object map[string]any) map[string]any {
 		parts := partsOf(object)
 		annotations := copied(parts["annotations"])
@@ -284,6 +284,9 @@ func notOurs(before, after *unstructured.Unstructured) []string {
 		delete(annotations, attemptsAnnotation)
 		if served {
 			delete(annotations, confirmedAnnotation)
+		}
+		if isOver {
+			delete(annotations, pauseAnnotation)
 		}
 		parts["annotations"] = annotations
 		spec := copied(parts["spec"])

@@ -28,6 +28,7 @@ type repairState struct {
 	inOrder      []*repairPolicy   // by precedence
 	nodeCounts   map[string]*count // the number of nodes under each rule
 	inRepair     []*inRepair
+	edited       time.Time // when a pool or a policy last changed
 	readyNodes   []readyPoolNode
 	defaultBlock *block // the block without any policy
 }
@@ -302,6 +303,7 @@ func (r *replay) beforeRepair(n *node) {
 }
 
 func (r *replay) beforeRepairs() {
+	r.repairs.edited = r.at.Time
 	for _, n := range r.nodes {
 		r.beforeRepair(n)
 	}
@@ -407,11 +409,12 @@ func (r *replay) claimChanged(change testbed.Change) {
 		ours, r.suspects = true, change.Author.String()
 	}
 	defer func() { r.suspects = "" }()
-	marked, wasTreated := ours && before != nil && before.mark.text == "" && after.mark.text != "", false
+	marked := ours && before != nil && before.mark.text == "" && after.mark.text != ""
+	wasTreated, hadStep := false, false
 	for _, n := range r.nodesOf(before, &after) {
 		r.beforeRepair(n)
 		r.beforeRails(n)
-		wasTreated = wasTreated || r.isTreated(n)
+		wasTreated, hadStep = wasTreated || r.isTreated(n), hadStep || r.hadStep(n)
 	}
 	switch {
 	case before == nil:
@@ -448,7 +451,7 @@ func (r *replay) claimChanged(change testbed.Change) {
 	for _, n := range r.nodesOf(before) {
 		r.updateRepair(n)
 		if marked {
-			r.judgeStep(n, railStep{stage: repairs, what: "marked " + before.String(), treats: true, enters: !wasTreated})
+			r.judgeStep(n, railStep{stage: repairs, what: "marked " + before.String(), treats: true, enters: !wasTreated, acts: true, hadStep: hadStep})
 		}
 	}
 }

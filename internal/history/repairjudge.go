@@ -183,6 +183,8 @@ func (r *replay) judgeForcing(before *claimState, after *claim) {
 		return
 	}
 	r.judgeDeadline(before, after, asked, wrong)
+	r.judgeWindows(n, after.mark.Rule, asked, wrong)
+	r.judgeStep(n, railStep{stage: repairs, what: "ended the drain of " + after.String(), acts: true, forces: true, hadStep: true})
 }
 
 // judgeForcingOthers judges that we ended the drain of a claim that another client deletes. A rule
@@ -213,6 +215,7 @@ func (r *replay) judgeForcingOthers(before *claimState, after *claim, wrong func
 			return
 		}
 		r.judgeDeadline(before, after, asked, wrong)
+		r.judgeStep(n, railStep{stage: repairs, what: "ended the drain of " + after.String(), acts: true, forces: true})
 		before.forced = true
 		if !strings.HasPrefix(rule, timeoutKind) {
 			r.judgeThreshold(n, rule, asked, wrong)
@@ -543,9 +546,13 @@ func (r *replay) judgeTermination(m *claimState) {
 	if n == nil || n.uid != m.mark.NodeUID {
 		return // the node of the claim is gone
 	}
-	if r.judgeCause(n, m.mark.Rule, true, wrong) != nil {
-		r.judgeBudget(m, wrong)
+	asked := r.judgeCause(n, m.mark.Rule, true, wrong)
+	if asked == nil {
+		return
 	}
+	r.judgeBudget(m, wrong)
+	r.judgeWindows(n, m.mark.Rule, asked, wrong)
+	r.judgeStep(n, railStep{stage: repairs, what: "deleted " + m.String(), acts: true, hadStep: len(r.health.onNode[n.name]) > 0})
 }
 
 // judgeBudget judges whether the pool's budgets allowed a deletion.

@@ -117,6 +117,7 @@ func newReplay(cfg Config) *replay {
 		report:  Report{Peak: map[string]int{}},
 		health:  newHealthState(),
 		repairs: newRepairState(cfg.Repairs),
+		rails:   newRailState(cfg),
 	}
 }
 
@@ -249,6 +250,7 @@ func (r *replay) learn(n *node, after facts) {
 			n.clocks[name][set].update(v, is.stamp, r.at.Time, r.cfg.Lag)
 		}
 	}
+	r.noteOthers(n, after)
 	r.noteReady(n, after)
 	r.notePoolReady(n, after)
 	n.facts = after
@@ -432,11 +434,12 @@ func (r *replay) writtenChanged(change testbed.Change) {
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(specs)) {
-		s, spec := r.set(name), specs[name]
-		if s.written != nil && reflect.DeepEqual(*s.written, spec) {
+		s, spec, pause := r.set(name), specs[name], isPaused(change.Object)
+		if s.written != nil && reflect.DeepEqual(*s.written, spec) && s.rule.paused == pause {
 			continue
 		}
 		s.rule, s.written = readRule(spec), &spec
+		s.rule.paused = pause
 		r.asked(s)
 	}
 }

@@ -58,6 +58,11 @@ var words = map[string]string{
 	"controlPlane": controlPlaneLabel, "master": masterLabel, "exclude": excludeLabel, "leases": leaseNamespace, "peerLease": peerLease,
 	"healthySince": healthyAnnotation, "timeout": timedOutAnnotation, "template": templateNameAnnotation, "nodeUID": nodeUIDAnnotation, "nodeName": nodeNameAnnotation,
 	"mark": markAnnotation, "deadline": deadlineAnnotation, "ourVeto": ourVeto, "theirVeto": theirVeto, "record": recordAnnotation,
+
+	"pause": pauseAnnotation, "windows": windowsAnnotation, "urgent": urgentAnnotation, "zone": corev1.LabelTopologyZone,
+	"failing": strings.Replace(roomyRails, `"topology":[]`, `"topology":[],"correlatedFailure":{"threshold":"50%","minNodes":2,"window":"5m","keys":["zone"]}`, 1),
+	"atNight": windowsAnnotation + "=0 22 * * * for 4h in UTC", "observe": modeAnnotation + "=Observe",
+	"nightCheck": `{"remediationTemplate":` + replaceRef + `,"unhealthyConditions":[{"type":"A","status":"True","duration":"1m"}]}`,
 }
 
 var authors = map[string]testbed.Author{
@@ -121,6 +126,7 @@ func init() {
 			}
 		},
 	}
+	maps.Copy(verbs, holdVerbs)
 	for verb, script := range railVerbs {
 		verbs[verb] = func(s *story, nodes ...string) {
 			for _, node := range nodes {

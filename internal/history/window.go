@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/robfig/cron/v3"
@@ -33,13 +34,48 @@ func readWindows(given []v1alpha1.Window) (list []window, err error) {
 	return list, nil
 }
 
-// areClosed reports whether no window is open, now and a moment ago. A policy without windows may
-// act at any time.
-func (r *replay) areClosed(windows []window) bool {
-	isOpen := func(at time.Time) bool {
-		return slices.ContainsFunc(windows, func(w window) bool { return !w.schedule.Next(at.Add(-w.lasts)).After(at) })
+// parseWindows parses the windows in the annotation of a health check.
+func parseWindows(text string) ([]window, error) {
+	var given []v1alpha1.Window
+	for one := range strings.SplitSeq(strings.TrimSuffix(strings.TrimSpace(text), ";"), ";") {
+		schedule, rest, is := strings.Cut(one, " for ")
+		if !is {
+			return nil, fmt.Errorf("the windows are %q", text)
+		}
+		lasts, zone, _ := strings.Cut(rest, " in ")
+		given = append(given, v1alpha1.Window{Schedule: strings.TrimSpace(schedule), TimeZone: strings.TrimSpace(zone), Duration: strings.TrimSpace(lasts)})
 	}
-	return len(windows) > 0 && !isOpen(r.at.Time) && !isOpen(r.at.Time.Add(-r.cfg.Lag))
+	return readWindows(given)
+}
+
+// isOpen reports whether the window is open at some time between two times.
+func (w window) isOpen(from, to time.Time) bool {
+	return !w.schedule.Next(from.Add(-w.lasts)).After(to)
+}
+
+// areClosed reports whether no window was open within the lag, or will be: clocks differ. A policy
+// without windows may act at any time.
+func (r *replay) areClosed(windows []window) bool {
+	isOpen := func(w window) bool { return w.isOpen(r.horizon(), r.at.Time.Add(r.cfg.Lag)) }
+	return len(windows) > 0 && !slices.ContainsFunc(windows, isOpen)
+}
+
+// mayBeClosed reports whether no window was open for all of the lag.
+func (r *replay) mayBeClosed(windows []window) bool {
+	isOpen := func(w window) bool { return w.isOpen(r.at.Time, r.at.Time) && w.isOpen(r.horizon(), r.horizon()) }
+	return len(windows) > 0 && !slices.ContainsFunc(windows, isOpen)
+}
+
+// judgeWindows judges a step on a node by the windows of every version of its policy that the writer
+// may have known.
+func (r *replay) judgeWindows(n *node, rule string, asked []*block, wrong func(Kind, string, ...any)) {
+	isTimeout := strings.HasPrefix(rule, timeoutKind)
+	for _, b := range asked {
+		if !r.areClosed(b.windows) || !isTimeout && (b.isUrgent(n) || r.recent(n.caused)) {
+			return
+		}
+	}
+	wrong(Unjustified, "but the windows of the policy are closed")
 }
 
 // isUrgent reports whether the node has a condition that does not wait for a window.

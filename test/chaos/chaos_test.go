@@ -13,6 +13,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
 	"github.com/resourcestack/autohealer/internal/history"
 	"github.com/resourcestack/autohealer/internal/install"
 	"github.com/resourcestack/autohealer/internal/testbed"
@@ -129,7 +130,7 @@ func (w *cluster) judge(recording testbed.Recording, total *totals, cfg history.
 	w.t.Helper()
 	cfg.Us, cfg.FieldManager = history.User(install.User), "autohealer-controller"
 	cfg.Ledger = types.NamespacedName{Namespace: install.Namespace, Name: "autohealer-ledger"}
-	cfg.Remediation = remediations
+	cfg.Remediation, cfg.DefaultMode = remediations, v1alpha1.Enforce
 	cfg.Repairs = history.Repairs{ReadyTimeout: readyTimeout}
 	cfg.Lag, cfg.Delay, cfg.AnyTurn = lag, delay, true
 	report := history.Require(w.t, recording, cfg, history.Counts{})

@@ -51,7 +51,7 @@ spec:
   pace: {max: 10%, atLeast: 2, period: 1m}
   topology:
   - {key: topology.kubernetes.io/zone, max: 20%}
-  correlatedFailure: {keys: []}
+  correlatedFailure: {threshold: 60%, minNodes: 3, window: 1m, keys: [topology.kubernetes.io/zone]}
   maxAttempts: {limit: 1000, window: 1m}
 ---
 apiVersion: autohealer.resourcestack.com/v1alpha1
@@ -100,7 +100,7 @@ spec: {template: {spec: {strategy: repair}}}
 ---
 apiVersion: remediation.medik8s.io/v1alpha1
 kind: NodeHealthCheck
-metadata: {name: workers}
+metadata: {name: workers, annotations: {autohealer.resourcestack.com/windows: "* * * * * for 30s"}}
 spec:
   selector: {matchLabels: {example.com/group: static}}
   maxUnhealthy: 40%

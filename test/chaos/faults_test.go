@@ -46,6 +46,7 @@ var faults = []fault{
 	{"kill etcd", 1, func(w *cluster) { w.outage(w.Etcd.Kill, w.Etcd) }, false},
 	{"pause everything in Guardrails", 2, (*cluster).pauseRails, true},
 	{"edit the limits", 3, (*cluster).editLimits, false},
+	{"make a zone fail", 3, func(w *cluster) { testkit.Must(w.t, w.sim.failZone(w.t.Context())) }, false},
 	{"back etcd up, and restore it later", 1, (*cluster).backUp, true},
 }
 
@@ -80,6 +81,9 @@ func (w *cluster) warmUp() {
 	w.Eventually(w.t, "a taint, a remediation and a termination", func() error {
 		if err := w.sim.failure(); err != nil {
 			return err
+		}
+		for _, r := range w.replicas {
+			w.revive(r)
 		}
 		var nodes corev1.NodeList
 		if err := w.API.List(w.t.Context(), &nodes); err != nil {

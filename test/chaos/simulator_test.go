@@ -23,6 +23,7 @@ import (
 
 	"github.com/resourcestack/autohealer/internal/install"
 	"github.com/resourcestack/autohealer/internal/install/remediator"
+	"github.com/resourcestack/autohealer/internal/nodepause"
 	"github.com/resourcestack/autohealer/internal/testbed"
 )
 
@@ -52,7 +53,7 @@ var problems = []problem{
 	{"BadDisk", []string{"blue", "green", "plain"}, 20},
 }
 
-// machine is a node with what stands behind it.
+// machine is a node and the machine that runs it.
 type machine struct {
 	name, group, zone string
 	skew              time.Duration        // of its clock
@@ -347,8 +348,27 @@ func (s *simulator) step(ctx context.Context) error {
 	return errors.Join(s.remediate(ctx), s.terminate(ctx), s.collectLeases(ctx))
 }
 
+// failZone makes most nodes of a zone fail at once, for longer than the judge's lag.
+func (s *simulator) failZone(ctx context.Context) error {
+	return s.during(func() error {
+		zone := s.zone(s.random.IntN(3))
+		for _, name := range slices.Sorted(maps.Keys(s.machines)) {
+			m := s.machines[name]
+			if m.zone != zone || m.never || !m.readyAt.IsZero() || s.random.IntN(10) == 0 {
+				continue
+			}
+			if err := s.set(ctx, m, "KernelDeadlock", corev1.ConditionTrue); err != nil {
+				return err
+			}
+			m.failing["KernelDeadlock"] = s.later(20, 30)
+			s.failed.Add(1)
+		}
+		return nil
+	})
+}
+
 // failSome makes a node fail for each problem of which there are too few, and sometimes a user
-// cordons a node.
+// cordons or pauses a node.
 func (s *simulator) failSome(ctx context.Context) error {
 	names := slices.Sorted(maps.Keys(s.machines))
 	for _, p := range problems {
@@ -381,9 +401,16 @@ func (s *simulator) failSome(ctx context.Context) error {
 	}
 	if m := s.machines[names[s.random.IntN(len(names))]]; s.random.IntN(60) == 0 && m.cordonedUntil.IsZero() {
 		m.cordonedUntil = s.later(5, 30)
-		return s.patchNode(ctx, m.name, `{"spec":{"unschedulable":true}}`)
+		if err := s.patchNode(ctx, m.name, `{"spec":{"unschedulable":true}}`); err != nil {
+			return err
+		}
 	}
-	return nil
+	if s.random.IntN(150) > 0 {
+		return nil
+	}
+	// The controller removes the annotation when its time has passed.
+	until := s.later(20, 60).UTC().Format(time.RFC3339)
+	return s.patchNode(ctx, names[s.random.IntN(len(names))], fmt.Sprintf(`{"metadata":{"annotations":{%q:"until=%s by=chaos"}}}`, nodepause.Annotation, until))
 }
 
 // advance lets a machine recover, become ready or be uncordoned when it is due.
@@ -568,6 +595,9 @@ func (s *simulator) isClean(ctx context.Context) error {
 	for _, node := range nodes.Items {
 		if len(node.Spec.Taints) > 0 || node.Spec.Unschedulable {
 			return fmt.Errorf("%s is cordoned, or has the taints %v", node.Name, node.Spec.Taints)
+		}
+		if pause, is := node.Annotations[nodepause.Annotation]; is {
+			return fmt.Errorf("%s is paused: %s", node.Name, pause)
 		}
 		for _, c := range node.Status.Conditions {
 			if (c.Status == corev1.ConditionTrue) != (c.Type == corev1.NodeReady) {

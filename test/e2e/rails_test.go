@@ -68,6 +68,23 @@ func runGuardrails(t *testing.T, parts []part) {
 			part.test(subscope)
 		})
 	}
+	t.Run("every write kept the promises", w.judgeRails)
+}
+
+// judgeRails checks the recorded history of the whole cluster for violations of Guardrails, also while
+// there is no object.
+func (w *fixture) judgeRails(t *testing.T) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), maxWait)
+	defer cancel()
+	report := testkit.Value(history.Check(testkit.Value(w.Recording(ctx)).Must(t), history.Config{
+		Us: history.User(install.User), FieldManager: fieldManager, Ledger: types.NamespacedName{Namespace: install.Namespace, Name: ledgerName},
+		Remediation: remediations, DefaultMode: v1alpha1.Enforce, Lag: lag, AnyTurn: true, Unfinished: true,
+	})).Must(t)
+	// A part deletes its nodes while its controller still writes to them. The audit log may not tell
+	// the two apart.
+	report.Violations = slices.DeleteFunc(report.Violations, func(v history.Violation) bool { return v.Kind == history.UnknownAuthor })
+	testkit.Check(t, len(report.Violations) == 0 && report.Railed > 0, "the history of the cluster: %s", report)
 }
 
 // createGuardrails creates guardrails with the default limits, without a pace and a topology.

@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
 
+	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
 	"github.com/resourcestack/autohealer/internal/history"
 	"github.com/resourcestack/autohealer/internal/install"
 	"github.com/resourcestack/autohealer/internal/testbed"
@@ -337,6 +338,7 @@ func (w *fixture) judge(t *testing.T, repairs history.Repairs, atLeast history.C
 	report := history.Require(t, recording, history.Config{
 		Us:           history.User(install.User),
 		Remediation:  remediations,
+		DefaultMode:  v1alpha1.Enforce,
 		Repairs:      repairs,
 		FieldManager: "autohealer-controller",
 		Ledger:       types.NamespacedName{Namespace: install.Namespace, Name: ledgerName},
