@@ -10,6 +10,7 @@ import (
 
 	"github.com/resourcestack/autohealer/internal/engine"
 	"github.com/resourcestack/autohealer/internal/enginetest"
+	"github.com/resourcestack/autohealer/internal/ledger"
 	"github.com/resourcestack/autohealer/internal/policykind"
 	"github.com/resourcestack/autohealer/internal/testkit"
 	"github.com/resourcestack/autohealer/internal/treat"
@@ -92,19 +93,80 @@ func TestTwoDecisionsOfOneNodeAboveTheRails(t *testing.T) {
 func TestATaintBesideATreatmentThatMayArrive(t *testing.T) {
 	enginetest.Run(t, func(f *enginetest.Fixture) {
 		c := newCallOffFixture(t, f, triage.RuleID{Kind: policykind.ConditionSet, Name: "set"})
-		c.deliver("a", "1", "x", corev1.ConditionTrue, corev1.ConditionTrue)
-		c.deliver("b", "1", "y", corev1.ConditionFalse, corev1.ConditionTrue)
-		f.Round(t.Context())
-		f.Startable()
-		entries, _ := f.Snapshot()
-		testkit.Check(t, len(entries) > 0, "the ledger has nothing to store")
-		testkit.Must(t, f.Stored(nil))
-		testkit.Check(t, f.Begin("a") != nil, "the treatment does not begin")
-		testkit.Must(t, f.Core().SetRails(time.Now(), triage.Rails{InTreatment: &triage.Limit{Number: 0}}))
+		c.begin()
+		testkit.Must(t, f.Core().SetRails(time.Now(), nothing))
 		testkit.Check(t, !f.CallOff(time.Now(), "a"), "the taint is called off")
 		testkit.Same(t, len(f.Core().Grants()), 2, "decisions")
 	})
 }
+
+// nothing allows no treatment.
+var nothing = triage.Rails{InTreatment: &triage.Limit{Number: 0}}
+
+// A limit is lowered, or the only other node that is ready fails, while a task prepares its write. The
+// last check says no, and the decisions of the node are called off.
+func TestTheLastCheckKnowsTheLimits(t *testing.T) {
+	for name, change := range map[string]func(*callOffFixture){
+		"maxInTreatment": func(c *callOffFixture) { testkit.Must(c.T, c.Core().SetRails(time.Now(), nothing)) },
+		"the last node":  func(c *callOffFixture) { c.deliver("b", "2", "y", corev1.ConditionFalse, corev1.ConditionFalse) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			enginetest.Run(t, func(f *enginetest.Fixture) {
+				c := newCallOffFixture(t, f, triage.RuleID{Kind: policykind.ConditionSet, Name: "set"})
+				testkit.Must(t, f.Core().SetRails(time.Now(), triage.Rails{KeepLast: true}))
+				r := c.begin()
+				testkit.Check(t, f.MayStart(t.Context(), r.Task), "the treatment may not begin")
+				change(c)
+				testkit.Check(t, !f.MayStart(t.Context(), r.Task), "the treatment may begin")
+				r.Outcome, r.Learned = treat.Stale, true
+				f.Finish(r)
+				f.Startable()
+				testkit.Same(t, len(f.Core().Grants()), 0, "decisions")
+			})
+		})
+	}
+}
+
+// A treatment is called off while the snapshot with its slot is being written. It has no slot then.
+func TestACallOffWhileTheLedgerIsWritten(t *testing.T) {
+	enginetest.Run(t, func(f *enginetest.Fixture) {
+		c := newCallOffFixture(t, f, triage.RuleID{Kind: policykind.ConditionSet, Name: "set"})
+		c.requestSlot()
+		testkit.Must(t, f.Core().SetRails(time.Now(), nothing))
+		testkit.Check(t, f.CallOff(time.Now(), "a"), "nothing is called off")
+		testkit.Must(t, f.Stored(nil))
+		f.Startable()
+		testkit.Same(t, f.Entries(), []ledger.Entry{}, "entries of the ledger")
+	})
+}
+
+// A treatment above the limits does not begin because a taint of its node may still arrive: the taint
+// may never arrive.
+func TestATreatmentBesideATaintThatMayArrive(t *testing.T) {
+	enginetest.Run(t, func(f *enginetest.Fixture) {
+		c := newCallOffFixture(t, f, triage.RuleID{Kind: policykind.ConditionSet, Name: "set"})
+		c.requestSlot()
+		testkit.Must(t, f.Stored(nil))
+		taints := &unansweredTaint{c.taints, true}
+		f.SetNodeWriter(taints)
+		testkit.Must(t, f.Core().SetRails(time.Now(), nothing))
+		testkit.Same(t, len(f.Startable()), 0, "treatments that begin")
+		testkit.Same(t, len(f.Core().Grants()), 2, "decisions while the taint may arrive")
+		taints.mayArrive = false
+		enginetest.Pass(engine.WriteTimeout)
+		f.Round(t.Context())
+		f.Startable()
+		testkit.Same(t, len(f.Core().Grants()), 0, "decisions")
+	})
+}
+
+// unansweredTaint is a writer of taints whose last write got no answer.
+type unansweredTaint struct {
+	*taint.Writer
+	mayArrive bool
+}
+
+func (w *unansweredTaint) MayTakeSlot(*engine.Node) bool { return w.mayArrive }
 
 // A treatment that is called off before anything was written gives its place in the pace back. It keeps
 // its place if a write may have been sent.
@@ -117,19 +179,15 @@ func TestACalledOffTreatmentInThePace(t *testing.T) {
 		"refused":                {func(r *engine.TaskResult) { r.Outcome, r.Err = treat.Refused, enginetest.ErrBroken }, false},
 		"too many requests":      {func(r *engine.TaskResult) { r.Outcome, r.Err = treat.Busy, enginetest.ErrBroken }, false},
 		"no answer":              {func(r *engine.TaskResult) { r.Outcome, r.Err = treat.Unknown, enginetest.ErrBroken }, true},
-		"half written":           {func(r *engine.TaskResult) { r.Outcome, r.Err, r.Begun = treat.Busy, enginetest.ErrBroken, true }, true},
+		"half written": {func(r *engine.TaskResult) {
+			r.Outcome, r.Err, r.Task.Work = treat.Busy, enginetest.ErrBroken, halfWritten{r.Task.Work}
+		}, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			enginetest.Run(t, func(f *enginetest.Fixture) {
 				c := newCallOffFixture(t, f, triage.RuleID{Kind: policykind.ConditionSet, Name: "set"})
 				testkit.Must(t, f.Core().SetRails(time.Now(), triage.Rails{Pace: &triage.Pace{Limit: triage.Limit{Number: 5}, Period: time.Hour}}))
-				c.deliver("a", "1", "x", corev1.ConditionTrue, corev1.ConditionTrue)
-				f.Round(t.Context())
-				f.Startable()
-				f.Snapshot()
-				testkit.Must(t, f.Stored(nil))
-				r := f.Begin("a")
-				testkit.Require(t, r != nil, "the treatment does not begin")
+				r := c.begin()
 				of.end(r)
 				f.Finish(r)
 				c.deliver("a", "2", "x", corev1.ConditionFalse, corev1.ConditionTrue)
@@ -142,6 +200,14 @@ func TestACalledOffTreatmentInThePace(t *testing.T) {
 			})
 		})
 	}
+}
+
+// halfWritten is work whose first write has succeeded.
+type halfWritten struct{ engine.Work }
+
+func (w halfWritten) Done(now time.Time, r *engine.TaskResult) {
+	w.Work.Done(now, r)
+	r.Begun = true
 }
 
 // callOffFixture is an engine with the toy treatment and a writer of taints.
@@ -175,6 +241,27 @@ func (c *callOffFixture) deliver(name, version, zone string, toy, ready corev1.C
 		{Type: "Toy", Status: toy, LastTransitionTime: metav1.Now()}, {Type: corev1.NodeReady, Status: ready, LastTransitionTime: metav1.Now()},
 	}
 	testkit.Must(c.T, c.NodeInbox().Update(node))
+}
+
+// requestSlot delivers two nodes, and begins a snapshot with the slot for the treatment of node a.
+func (c *callOffFixture) requestSlot() {
+	c.T.Helper()
+	c.deliver("a", "1", "x", corev1.ConditionTrue, corev1.ConditionTrue)
+	c.deliver("b", "1", "y", corev1.ConditionFalse, corev1.ConditionTrue)
+	c.Round(c.T.Context())
+	c.Startable()
+	entries, _ := c.Snapshot()
+	testkit.Check(c.T, len(entries) > 0, "the ledger has nothing to store")
+}
+
+// begin begins the treatment of node a.
+func (c *callOffFixture) begin() *engine.TaskResult {
+	c.T.Helper()
+	c.requestSlot()
+	testkit.Must(c.T, c.Stored(nil))
+	r := c.Begin("a")
+	testkit.Require(c.T, r != nil, "the treatment does not begin")
+	return r
 }
 
 var _ engine.NodeWriter = (*taint.Writer)(nil)

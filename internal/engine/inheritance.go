@@ -96,9 +96,16 @@ func (l *Engine) noteAttempts(now time.Time, state *Node, before *corev1.Node) {
 	case from != nil && record.Replaces == from.uid: // the annotation has the attempts now
 		in.end(from)
 	case from != nil: // the annotation follows
-	case (before == nil || before.UID != node.UID) && l.loaded && record.Replaces == "":
+	case l.loaded && record.Replaces == "" && mayReplace(before, node):
 		l.inherit(node)
 	}
+}
+
+// mayReplace says whether a version of a node is the first that may replace a deleted node. before is
+// nil for a new node. Some nodes get the label of their NodePool after they have joined.
+func mayReplace(before, node *corev1.Node) bool {
+	isNew := before == nil || before.UID != node.UID
+	return isNew || before.Labels[karpenter.NodePoolLabel] == "" && node.Labels[karpenter.NodePoolLabel] != ""
 }
 
 // leaveAttempts takes in that a node is gone. Its attempts go to the node that replaces it.

@@ -136,6 +136,19 @@ func TestANodeOfThePoolInherits(t *testing.T) {
 	})
 }
 
+// Some providers let a node join before Karpenter labels it.
+func TestANodeThatGetsItsPoolLaterInherits(t *testing.T) {
+	withAttemptLimit(t, func(f *attemptFixture) {
+		old := treated(f.node("old", "1", "blue"), 30, 20, 10)
+		f.deliver(old)
+		f.remove(old)
+		f.deliver(f.node("a", "4", ""))
+		f.finds("a", triage.Treating, 0)
+		f.deliver(f.node("a", "4", "blue"))
+		f.finds("a", triage.GivenUp, 3)
+	})
+}
+
 func TestANodeOfTheNameInherits(t *testing.T) {
 	withAttemptLimit(t, func(f *attemptFixture) {
 		plain, blue := treated(f.node("plain", "1", ""), 3, 2, 1), treated(f.node("blue", "2", "blue"), 3, 2, 1)

@@ -260,20 +260,18 @@ func (l *Engine) ReleaseSlot(now time.Time, nodeTasks *NodeTasks, rule triage.Ru
 	return time.Time{}
 }
 
-// exceedsRails reports whether the decisions of a node exceed the rails now, and no taint for them
-// may still arrive: that would keep the place of the node anyway.
-func (l *Engine) exceedsRails(node string) bool {
-	state := l.nodeStates[node]
-	return state != nil && l.core.ExceedsRails(node) && !l.nodeWriter.MayTakeSlot(state)
-}
-
 // callOff abandons the decisions of a node that exceed the rails now. If a write for its slot may
-// still succeed, it returns until when and abandons nothing.
+// still succeed, it returns until when and abandons nothing. A taint that may still arrive keeps the
+// place of the node, so the treatment waits for the node writer to know more.
 func (l *Engine) callOff(now time.Time, nodeTasks *NodeTasks) (due time.Time) {
 	if until := l.tasks.inFlightUntil(now, nodeTasks); !until.IsZero() {
 		return until
 	}
+	if state := l.nodeStates[nodeTasks.Node]; state != nil && l.nodeWriter.MayTakeSlot(state) {
+		return now.Add(WriteTimeout)
+	}
 	nodeTasks.clearSlot()
+	nodeTasks.requested = ledger.ObjectWrite{} // the snapshot that is being written grants nothing
 	nodeTasks.dueSince = time.Time{}
 	l.core.CallOff(now, nodeTasks.Node, false)
 	return time.Time{}
@@ -323,7 +321,7 @@ func (tr *taskRunner) nextStartable(now time.Time, nodeTasks *NodeTasks) *Task {
 	switch {
 	case t == nil:
 		tr.sleepUntil(now, nodeTasks, due)
-	case t.takesSlot() && tr.engine.exceedsRails(t.Node.Name):
+	case t.takesSlot() && tr.engine.core.ExceedsRails(t.Node.Name):
 		tr.sleepUntil(now, nodeTasks, times.Earliest(due, tr.engine.callOff(now, nodeTasks)))
 	case t.takesSlot() && !tr.engine.mayBegin(now, t.Rule, t.Node):
 		tr.sleepUntil(now, nodeTasks, times.Earliest(due, tr.engine.ReleaseSlot(now, nodeTasks, t.Rule))) // nodes that have waited longer go first

@@ -68,12 +68,14 @@ func (tr *taskRunner) queueStartRequest(request startRequest) {
 	}
 }
 
-// answerStartRequests answers from the plans after the round.
+// answerStartRequests answers from the plans after the round, and from the limits on all policies
+// together: nodes may have failed, or a limit may be lower, since the treatment was decided.
 func (tr *taskRunner) answerStartRequests() {
 	for _, request := range tr.openStartRequests {
 		plan, ok := tr.engine.core.Plan(request.node)
 		planned := plan.Treatment
-		request.answer <- ok && planned != nil && planned.Rule == request.rule && planned.Step == request.step
+		isPlanned := ok && planned != nil && planned.Rule == request.rule && planned.Step == request.step
+		request.answer <- isPlanned && !tr.engine.core.ExceedsRails(request.node)
 	}
 	tr.openStartRequests = tr.openStartRequests[:0]
 }

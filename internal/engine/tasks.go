@@ -161,18 +161,18 @@ func (l *Engine) IsUnchanged(ctx context.Context, r *TaskResult) (isStill bool, 
 func (tr *taskRunner) handleResult(r *TaskResult) {
 	now, nodeTasks, t := time.Now(), r.NodeTasks, r.Task
 	tr.running--
-	nodeTasks.stage = Idle
 	tr.engine.cfg.Metrics.CountWrite(t.Resource, r.Outcome)
 	if t.Begins && r.Outcome != treat.Made && r.Outcome != treat.Unknown { // the write cannot succeed any more
 		nodeTasks.sentAt = r.previouslySentAt
 	}
+	// The node stays busy meanwhile: a step that has begun must not be taken for one that has not.
+	tr.engine.noteAttempt(now, r)
+	t.Work.Done(now, r)
 	if t.Begins && (r.Begun || r.Outcome == treat.Made || r.Outcome == treat.Unknown) {
 		tr.engine.core.NoteSent(nodeTasks.Node, t.Rule)
 	}
-	tr.engine.noteAttempt(now, r)
-	t.Work.Done(now, r)
 	tr.engine.noteProtection(now, r)
-	nodeTasks.running, nodeTasks.attempt = nil, nil
+	nodeTasks.stage, nodeTasks.running, nodeTasks.attempt = Idle, nil, nil
 	if nodeTasks.releasesLater && !nodeTasks.hasEarlier {
 		nodeTasks.clearSlot()
 	}

@@ -81,7 +81,8 @@ func scenarios() []explored {
 		}, 2, 2500},
 		{&Scenario{
 			Name:   "pace, attempts and correlated failures",
-			Nodes:  []Node{{Name: "a", Zone: "1", True: []string{"Broken"}}, {Name: "b", Zone: "1"}, {Name: "c", Zone: "2", True: []string{"Broken"}}},
+			Nodes:  []Node{{Name: "a", Zone: "1", True: []string{"Broken", "Sick"}}, {Name: "b", Zone: "1"}, {Name: "c", Zone: "2", True: []string{"Broken"}}},
+			Sets:   []Set{{Name: "sick", Condition: "Sick", Effect: corev1.TaintEffectNoExecute, Max: 3}},
 			Checks: []Check{{Name: "broken", Condition: "Broken", MaxUnhealthy: 3}},
 			Rails:  Rails{Pace: 1, Attempts: 1, Together: 2}, Switches: true,
 		}, 2, 2000},

@@ -78,7 +78,7 @@ var quietRules = []quietRule{
 	{"the remediations are those that the conditions ask for", checkRemediations},
 	{"no slot is left in the ledger", checkLedgerIsEmpty},
 	{"no pause is left whose time has passed", checkPauses},
-	{"the Lease of a node exists with its remediation", checkLeases},
+	{"the Lease of a node exists while its remediation may work", checkLeases},
 }
 
 // takesSlot returns the key of the taint with which a change takes a slot, empty for none.

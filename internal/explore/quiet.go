@@ -149,12 +149,17 @@ func checkLedgerIsEmpty(c *cluster) string {
 }
 
 // checkLeases checks that the controller holds the Leases of the nodes in treatment, and no
-// others.
+// others. A remediation that was told to stop has none.
 func checkLeases(c *cluster) string {
 	for _, node := range c.nodes() {
 		isHeld := c.model.objects[objectKey{"Lease", nodelease.Namespace, nodelease.NameOf(node.Name)}] != nil
-		if isTreated := c.model.objects[rebootOf(node.Name)] != nil; isHeld != isTreated {
-			return fmt.Sprintf("the Lease of %s exists: %t, its remediation: %t", node.Name, isHeld, isTreated)
+		isTreated := false
+		if object := c.model.objects[rebootOf(node.Name)]; object != nil {
+			_, isOver := object.GetAnnotations()[remediation.TimedOutAnnotation]
+			isTreated = !isOver
+		}
+		if isHeld != isTreated {
+			return fmt.Sprintf("the Lease of %s exists: %t, its remediation may work: %t", node.Name, isHeld, isTreated)
 		}
 	}
 	return ""

@@ -18,7 +18,7 @@ import (
 // or that are on excluded nodes.
 var callOffEvents = []string{
 	"unobserved and changed: condition", "unobserved and changed: duration", "unobserved and changed: hold", "unobserved and changed: pause",
-	"unobserved and changed: control plane", "unobserved and changed: inclusion",
+	"unobserved and changed: control plane", "unobserved and changed: inclusion", "unobserved and changed: key",
 	"called off: Unclear", "called off: Pending", "called off: OnHold", "called off: NodePaused",
 	"called off beside a taint",
 	"called off for the control plane", "called off for the control plane while nothing may begin",
@@ -31,7 +31,7 @@ var callOffEvents = []string{
 // changeDecisionInputs changes what a decision was based on, mostly while its NoExecute
 // taint is not observed, and often several times. The condition becomes Unknown, the rule is
 // put on hold, gets a longer duration or excludes the control plane, or the node joins the
-// control plane.
+// control plane. The key of the taint may change, too.
 func (h *history) changeDecisionInputs() {
 	var unseen, standing []placement
 	for _, p := range slices.SortedFunc(maps.Keys(h.placements.slots), comparePlacements) {
@@ -82,7 +82,7 @@ func (h *history) makeTaintDue() {
 
 func (h *history) changeInputsOf(p placement) {
 	node, rule := h.nodes[p.node], h.rules[p.rule]
-	turn := pick(h.t, []string{"duration", "condition", "hold", "pause", "window", "control plane", "inclusion"})
+	turn := pick(h.t, []string{"duration", "condition", "hold", "pause", "window", "control plane", "inclusion", "key"})
 	if h.placements.slots[p] && !h.placements.observed[p] {
 		h.saw["unobserved and changed: "+turn]++
 	}
@@ -90,6 +90,11 @@ func (h *history) changeInputsOf(p placement) {
 	case "control plane":
 		node.ControlPlane = !node.ControlPlane
 		h.observe(p.node)
+	case "key":
+		taint := *rule.Response.Taint
+		taint.Key = map[bool]string{false: "unhealthy", true: "worn"}[taint.Key == "unhealthy"]
+		rule.Response.Taint = &taint
+		h.setRule(rule)
 	case "inclusion":
 		taint := *rule.Response.Taint
 		taint.ControlPlane = !taint.ControlPlane

@@ -468,7 +468,7 @@ func (c *Core) wantedEffect(ep *episode) Effect {
 		return ep.observedEffect
 	case taint.Effect == NoExecute && !ep.active && !ep.rule.hasForeign(ep.node):
 		return NoSchedule
-	case taint.Effect == NoExecute && c.isCalledOffByWindow(ep):
+	case taint.Effect == NoExecute && c.isNoExecuteCalledOff(ep):
 		return NoSchedule
 	}
 	return taint.Effect
@@ -494,10 +494,10 @@ func (c *Core) wantedKey(ep *episode) string {
 	return stays
 }
 
-// isCalledOffByWindow says that a NoExecute taint was decided, is not on the node, and may not be
-// placed outside the window.
-func (c *Core) isCalledOffByWindow(ep *episode) bool {
-	return ep.active && !ep.slotObserved && c.isOutsideWindow(ep, 0)
+// isNoExecuteCalledOff says that a NoExecute taint was decided, is not on the node, and may not be
+// placed now: the window has closed, or nodes have failed together since.
+func (c *Core) isNoExecuteCalledOff(ep *episode) bool {
+	return ep.active && !ep.slotObserved && (c.isOutsideWindow(ep, 0) || c.failureOf(ep.node) != nil)
 }
 
 // mayBegin says whether the rule of an unhealthy episode may place something new on the
@@ -589,7 +589,7 @@ func (c *Core) whyFellBack(reason *Reason, ep *episode) {
 		reason.Other, reason.Until = couldNotBePlaced, instant(ep.notBefore)
 	case !c.loaded:
 		reason.Other = nodesLoading
-	case r.hasRoom():
+	case ep.active || r.hasRoom():
 		rail := *reason
 		c.nameObstacle(&rail, ep, c.rail(ep))
 		reason.Other, reason.Until = rail.railText(), rail.Until

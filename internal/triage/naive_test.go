@@ -1746,7 +1746,7 @@ func (t *naiveCore) taintFinding(p *nodeState, rule triage.Rule, c *ruleState, v
 			reason.Other, reason.Until = "it could not be placed", c.notBefore
 		case !t.loaded:
 			reason.Other = "the nodes are still being loaded"
-		case counts.Treated+counts.Foreign < allows(rule.Bound.Cap, counts.Selected) || rule.Bound.Cap == nil:
+		case c.active || counts.Treated+counts.Foreign < allows(rule.Bound.Cap, counts.Selected) || rule.Bound.Cap == nil:
 			rail, _ := t.rail(p, rule)
 			reason.Other, reason.Until = rail.Sentence(), rail.Until
 		default:
@@ -1779,7 +1779,11 @@ func (t *naiveCore) wantedEffect(p *nodeState, rule triage.Rule) triage.Effect {
 	}
 	if t.mayBegin(p, rule) {
 		_, isOutside := t.outsideWindow(p, rule, 0)
-		isCalledOff := c.active && c.observedSteps == 0 && isOutside
+		_, correlated := t.correlatedFailure(p)
+		isCalledOff := c.active && c.observedSteps == 0 && (isOutside || correlated)
+		if isCalledOff && !isOutside && wantsNoExecute(rule) {
+			t.saw["NoExecute called off: CorrelatedFailed"]++
+		}
 		if wantsNoExecute(rule) && (!c.active && !t.hasForeignTaint(p, rule) || isCalledOff || excludesNode(rule, p.facts)) {
 			return triage.NoSchedule
 		}
