@@ -78,7 +78,7 @@ type Condition struct {
 	// Effect is the effect of the default taint while the condition is unhealthy. Unknown has no
 	// default for any condition: it does not indicate a problem.
 	Effect Effect
-	// Duration is how long the problem must last before the taint is set, such as 5m. Empty means
+	// Duration is how long the problem must last before the taint is set, for example 5m. Empty means
 	// at once.
 	Duration string
 	// MaxUnhealthy limits how many nodes NoExecute may evict at once.

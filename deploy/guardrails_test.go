@@ -119,7 +119,7 @@ func (c cluster) takesTypedGuardrails(t *testing.T) {
 func (c cluster) refusesBadGuardrails(t *testing.T) {
 	const (
 		nodes = "want a number of nodes like 3, or a percentage like 49%, of at most 100%"
-		label = "want the key of a label, without a value, such as topology.kubernetes.io/zone"
+		label = "want the key of a label, without a value, for example topology.kubernetes.io/zone"
 	)
 	// If an object does not have the shape of the schema, the API server does not check its rules.
 	shape := func(says string) string {
@@ -138,8 +138,8 @@ func (c cluster) refusesBadGuardrails(t *testing.T) {
 		{`{"maxUnschedulable": "-5%"}`, `spec.maxUnschedulable: Invalid value: "-5%": ` + nodes},
 		{`{"pace": {"max": "200%"}}`, `spec.pace.max: Invalid value: "200%": want a number of nodes like 3, or a percentage like 10%, of at most 100%`},
 		{`{"pace": {"atLeast": -2}}`, `spec.pace.atLeast: Invalid value: -2: want a number of nodes from 0 to 100000, like 2`},
-		{`{"pace": {"period": "60"}}`, `spec.pace.period: Invalid value: "60": want a duration with its unit, such as 1m, from 1s to 24h`},
-		{`{"pace": {"period": "0s"}}`, `spec.pace.period: Invalid value: "0s": want a duration with its unit, such as 1m, from 1s to 24h`},
+		{`{"pace": {"period": "60"}}`, `spec.pace.period: Invalid value: "60": want a duration with its unit, for example 1m, from 1s to 24h`},
+		{`{"pace": {"period": "0s"}}`, `spec.pace.period: Invalid value: "0s": want a duration with its unit, for example 1m, from 1s to 24h`},
 		{`{"pace": {"period": 60}}`, shape(`spec.pace.period: Invalid value: "integer": spec.pace.period in body must be of type string: "integer"`)},
 		{`{"topology": [{"key": "zone=a"}]}`, `spec.topology[0].key: Invalid value: "zone=a": ` + label},
 		{`{"topology": [{"key": ""}]}`, `spec.topology[0].key: Invalid value: "": ` + label},
@@ -149,13 +149,13 @@ func (c cluster) refusesBadGuardrails(t *testing.T) {
 		{`{"correlatedFailure": {"threshold": "500%"}}`, `spec.correlatedFailure.threshold: Invalid value: "500%": want a percentage like 50%, of at most 100%, or a number of nodes like 5`},
 		{`{"correlatedFailure": {"minNodes": 0}}`, `spec.correlatedFailure.minNodes: Invalid value: 0: want a number of nodes from 1 to 100000, like 3`},
 		{`{"correlatedFailure": {"minNodes": -3}}`, `spec.correlatedFailure.minNodes: Invalid value: -3: want a number of nodes from 1 to 100000, like 3`},
-		{`{"correlatedFailure": {"window": "-5m"}}`, `spec.correlatedFailure.window: Invalid value: "-5m": want a duration with its unit, such as 5m, from 1s to 24h`},
+		{`{"correlatedFailure": {"window": "-5m"}}`, `spec.correlatedFailure.window: Invalid value: "-5m": want a duration with its unit, for example 5m, from 1s to 24h`},
 		{`{"correlatedFailure": {"keys": ["the zone"]}}`, `spec.correlatedFailure.keys[0]: Invalid value: "the zone": ` + label + `, or the word image`},
 		{`{"correlatedFailure": {"keys": ["image", "image"]}}`, `spec.correlatedFailure.keys: Invalid value: a key is named twice; want each key once`},
-		{`{"correlatedFailure": {"longestHold": "30s"}}`, `spec.correlatedFailure.longestHold: Invalid value: "30s": want a duration with its unit, such as 2h, from 1m to 720h`},
+		{`{"correlatedFailure": {"longestHold": "30s"}}`, `spec.correlatedFailure.longestHold: Invalid value: "30s": want a duration with its unit, for example 2h, from 1m to 720h`},
 		{`{"maxAttempts": {"limit": 0}}`, `spec.maxAttempts.limit: Invalid value: 0: want a number of attempts from 1 to 1000, like 3; to stop all treatments set spec.mode to Paused`},
 		{`{"maxAttempts": {"limit": -1}}`, `spec.maxAttempts.limit: Invalid value: -1: want a number of attempts from 1 to 1000, like 3; to stop all treatments set spec.mode to Paused`},
-		{`{"maxAttempts": {"window": "30d"}}`, `spec.maxAttempts.window: Invalid value: "30d": want a duration with its unit, such as 24h, from 1m to 720h`},
+		{`{"maxAttempts": {"window": "30d"}}`, `spec.maxAttempts.window: Invalid value: "30d": want a duration with its unit, for example 24h, from 1m to 720h`},
 		{`{"maxAttempts": 3}`, shape(`spec.maxAttempts: Invalid value: "integer": spec.maxAttempts in body must be of type object: "integer"`)},
 		{`{"respect": {"cordons": "no"}}`, shape(`spec.respect.cordons: Invalid value: "string": spec.respect.cordons in body must be of type boolean: "string"`)},
 		{`"Paused"`, shape(`spec: Invalid value: "string": spec in body must be of type object: "string"`)},

@@ -180,7 +180,7 @@ func (c cluster) takesSeedPool(t *testing.T) {
 }
 
 const (
-	wantDuration   = "want a duration with its unit, such as 90s, 5m or 1h30m, that is not negative"
+	wantDuration   = "want a duration with its unit, for example 90s, 5m or 1h30m, that is not negative"
 	wantToleration = "want a duration with its unit that is not negative, like 90s, 5m or 1h30m, or Never"
 )
 
@@ -201,7 +201,7 @@ var badBlocks = []mistake{
 	{"a way to go that there is not", "repair:", "repair:\n    termination: Gentle", `repair.termination: Unsupported value: "Gentle": supported values: "Forceful", "Graceful"`},
 	{"a negative grace", "repair:", "repair:\n    terminationGracePeriod: -1h", "repair.terminationGracePeriod: Invalid value: \"-1h\": " + wantDuration},
 	{"a timeout in words", "repair:", "repair:\n    readyTimeout: soon", "repair.readyTimeout: Invalid value: \"soon\": " + wantDuration},
-	{"a timeout of nothing", "repair:", "repair:\n    readyTimeout: 0m0.0s", "a node needs some time to become ready; want a duration such as 10m"},
+	{"a timeout of nothing", "repair:", "repair:\n    readyTimeout: 0m0.0s", "a node needs some time to become ready; want a duration like 10m"},
 	{"a bound with both of its names", "repair:", "repair:\n    maxUnhealthy: 1\n    maxConcurrent: 1", "repair.maxUnhealthy: Invalid value: maxUnhealthy is the old name of maxConcurrent, and both are set; want maxConcurrent alone, so remove maxUnhealthy"},
 	{"a threshold of more than all", "repair:", "repair:\n    unhealthyThreshold: 101%", "want a number of nodes like 3, or a percentage like 20%, of at most 100%"},
 	{"a negative threshold", "repair:", "repair:\n    unhealthyThreshold: -1", "want a number of nodes like 3"},
@@ -210,9 +210,9 @@ var badBlocks = []mistake{
 	{"a bound in words", "repair:", "repair:\n    maxUnhealthy: half", "want a number of nodes like 3"},
 	{"a bound that no number holds", "repair:", "repair:\n    maxUnhealthy: 3000000000", "want a number of nodes like 3"},
 	{"a switch in words", "repair:", "repair:\n    enabled: maybe", "repair.enabled"},
-	{"a window without five fields", "repair:", "repair:\n    windows: [{schedule: 0 22 * *, duration: 4h}]", `repair.windows[0].schedule: Invalid value: "0 22 * *": want five fields of a cron schedule, such as 0 22 * * 1-5`},
-	{"a window in a time zone that is none", "repair:", "repair:\n    windows: [{schedule: 0 22 * * *, timeZone: '+01:00', duration: 4h}]", `repair.windows[0].timeZone: Invalid value: "+01:00": want the name of a time zone, such as UTC or Europe/Berlin`},
-	{"a window that never ends", "repair:", "repair:\n    windows: [{schedule: 0 22 * * *, duration: 9000h}]", `repair.windows[0].duration: Invalid value: "9000h": want a duration with its unit, such as 4h, that is more than zero and at most 8760h`},
+	{"a window without five fields", "repair:", "repair:\n    windows: [{schedule: 0 22 * *, duration: 4h}]", `repair.windows[0].schedule: Invalid value: "0 22 * *": want five fields of a cron schedule, for example 0 22 * * 1-5`},
+	{"a window in a time zone that is none", "repair:", "repair:\n    windows: [{schedule: 0 22 * * *, timeZone: '+01:00', duration: 4h}]", `repair.windows[0].timeZone: Invalid value: "+01:00": want the name of a time zone, for example UTC or Europe/Berlin`},
+	{"a window that never ends", "repair:", "repair:\n    windows: [{schedule: 0 22 * * *, duration: 9000h}]", `repair.windows[0].duration: Invalid value: "9000h": want a duration with its unit, for example 4h, that is more than zero and at most 8760h`},
 	{"an unknown field", "repair:", "repair:\n    tolerationDuration: 30m", `repair.tolerationDuration`},
 }
 

@@ -110,7 +110,7 @@ metadata:
 
 func (c cluster) refusesBadHealthChecks(t *testing.T) {
 	const (
-		duration = "want a duration with its unit, such as 90s, 5m or 1h30m"
+		duration = "want a duration with its unit, for example 90s, 5m or 1h30m"
 		number   = "want a number of nodes like 3, or a percentage like"
 	)
 	c.refuses(t, goodCheck, []mistake{
@@ -125,14 +125,14 @@ func (c cluster) refusesBadHealthChecks(t *testing.T) {
 		{"both forms", "  escalating", "  remediationTemplate: {apiVersion: example.com/v1, kind: RebootTemplate, name: b}\n  escalating", "give either remediationTemplate or escalatingRemediations, not both"},
 		{"an order twice", "order: 2", "order: 1", "two of them have the same order: want every order once"},
 		{"no order", "  - order: 2\n    timeout", "  - timeout", "spec.escalatingRemediations[1].order: Required value"},
-		{"a timeout under a minute", "timeout: 20m", "timeout: 59s", "want at least a minute, such as 1m or 10m"},
+		{"a timeout under a minute", "timeout: 20m", "timeout: 59s", "want at least a minute, for example 1m or 10m"},
 		{"a timeout in words", "timeout: 20m", "timeout: long", duration},
 		{"a negative timeout", "timeout: 20m", "timeout: -20m", duration},
 		{"no timeout", "    timeout: 20m\n", "", "spec.escalatingRemediations[1].timeout: Required value"},
 		{"a kind that is no template", "kind: ReplaceTemplate", "kind: Replace", "spec.escalatingRemediations[1].remediationTemplate.kind: Invalid value"},
-		{"a kind of nothing", "kind: ReplaceTemplate", "kind: Template", "want a kind that ends in Template, such as SelfNodeRemediationTemplate"},
+		{"a kind of nothing", "kind: ReplaceTemplate", "kind: Template", "want a kind that ends in Template, for example SelfNodeRemediationTemplate"},
 		{"no kind", "kind: ReplaceTemplate, ", "", "want a kind that ends in Template"},
-		{"a version without its group", "apiVersion: example.com/v1, kind: Replace", "apiVersion: v1, kind: Replace", "want a group and a version, such as self-node-remediation.medik8s.io/v1alpha1"},
+		{"a version without its group", "apiVersion: example.com/v1, kind: Replace", "apiVersion: v1, kind: Replace", "want a group and a version, for example self-node-remediation.medik8s.io/v1alpha1"},
 		{"a template without a name", "namespace: a, name: b}\n  - order: 2", "namespace: a}\n  - order: 2", "want the name of the template"},
 		{"a single template without a name", goodSteps, "remediationTemplate: {apiVersion: example.com/v1, kind: RebootTemplate}\n", "want the name of the template"},
 		{"a status that is none", `status: "False"`, "status: broken", "want True, False or Unknown"},
@@ -145,7 +145,7 @@ func (c cluster) refusesBadHealthChecks(t *testing.T) {
 		{"no conditions", goodConditions, "unhealthyConditions: []\n", "spec.unhealthyConditions: Invalid value"},
 		{"a cooldown in words", "maxUnhealthy", "stormCooldownDuration: long\n  maxUnhealthy", duration},
 		{"a negative cooldown", "maxUnhealthy", "stormCooldownDuration: -5m\n  maxUnhealthy", duration},
-		{"a delay in words", "maxUnhealthy", "healthyDelay: long\n  maxUnhealthy", "or a negative duration such as -1s to wait until a user confirms"},
+		{"a delay in words", "maxUnhealthy", "healthyDelay: long\n  maxUnhealthy", "or a negative duration like -1s to wait until a user confirms"},
 		{"an unknown field", "maxUnhealthy", "minUnhealthy: 3\n  maxUnhealthy", "spec.minUnhealthy"},
 		{"no spec", goodSpec, "", "spec: Required value"},
 	})

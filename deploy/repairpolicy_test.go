@@ -93,7 +93,7 @@ func (c cluster) refusesBadRepairPolicies(t *testing.T) {
 		{"an empty pool", "nodePool: default", "nodePool: ''", "spec.nodePool: Invalid value"},
 		{"a selector in words", "nodePool: default", "selector: pool=gpu", "spec.selector"},
 		{"no block", "  repair:\n    defaultTolerationDuration: 30m\n    policies:\n    - conditionType: Ready\n      toleration: 45m\n    - conditionType: NetworkUnavailable\n      toleration: 10m\n", "", "spec.repair: Required value"},
-		{"a kind that is no template", "nodePool: default", template("apiVersion: example.com/v1, kind: Reboot, name: b"), "want a kind that ends in Template, such as SelfNodeRemediationTemplate"},
+		{"a kind that is no template", "nodePool: default", template("apiVersion: example.com/v1, kind: Reboot, name: b"), "want a kind that ends in Template, for example SelfNodeRemediationTemplate"},
 		{"a version without its group", "nodePool: default", template("apiVersion: v1, kind: RebootTemplate, name: b"), "spec.remediationTemplate.apiVersion: Invalid value"},
 		{"a template without a name", "nodePool: default", template("apiVersion: example.com/v1, kind: RebootTemplate"), "want the name of the template"},
 		{"an unknown field", "nodePool: default", "nodePool: default\n  maxUnhealthy: 3", "spec.maxUnhealthy"},

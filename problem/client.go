@@ -105,7 +105,7 @@ func (c *Client) Report(e Event) error {
 // the condition is invalid and is not set.
 func (c *Client) SetCondition(condition Condition) error {
 	if condition.Type == "" {
-		return errors.New("the condition has no Type: write one of the catalogue, such as DiskBadBlock")
+		return errors.New("the condition has no Type: write one of the catalogue, for example DiskBadBlock")
 	}
 	if !IsReason(condition.Reason) {
 		return badReason(condition.Reason)
@@ -120,7 +120,7 @@ func (c *Client) SetCondition(condition Condition) error {
 }
 
 func badReason(reason string) error {
-	return fmt.Errorf("the reason %q: write CamelCase such as BadBlocksFound, %d letters and digits at most", reason, MaxReason)
+	return fmt.Errorf("the reason %q: write CamelCase like BadBlocksFound, %d letters and digits at most", reason, MaxReason)
 }
 
 // Counts returns the counters.

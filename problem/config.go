@@ -29,7 +29,7 @@ type Config struct {
 	// Socket is the path of the agent's unix socket ([DefaultSocket]). In a pod, mount the folder
 	// that contains it, because a restarted agent creates a new socket.
 	Socket string
-	// Address is a port of the agent on this machine, such as 127.0.0.1:20258. It replaces Socket.
+	// Address is a port of the agent on this machine, for example 127.0.0.1:20258. It replaces Socket.
 	Address string
 	// Dial replaces the connection to the agent, mostly for tests.
 	Dial func(ctx context.Context) (net.Conn, error)

@@ -56,7 +56,7 @@ func ExampleClient_Report() {
 	fmt.Println(client.Report(problem.Event{Reason: "slow disk"}))
 	// Output:
 	// <nil>
-	// the reason "slow disk": write CamelCase such as BadBlocksFound, 64 letters and digits at most
+	// the reason "slow disk": write CamelCase like BadBlocksFound, 64 letters and digits at most
 }
 
 // Without this package, a status is this JSON.

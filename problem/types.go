@@ -47,7 +47,7 @@ func (s *ConditionStatus) UnmarshalJSON(text []byte) error {
 
 // Condition is the state of a condition of the node.
 type Condition struct {
-	// Type is the type of the condition, such as DiskBadBlock. It must be in the conditions of the
+	// Type is the type of the condition, for example DiskBadBlock. It must be in the conditions of the
 	// source in the agent's configuration, and in Autohealer's catalog or declared there.
 	Type string `json:"type"`
 	// Status is the status of the condition on the Node. For nearly all types True means that the
@@ -105,7 +105,7 @@ type RefusedError struct {
 	Code int `json:"-"`
 	// Problem is what is wrong.
 	Problem string `json:"error"`
-	// Field is the invalid field, such as conditions[1].reason. It may be empty.
+	// Field is the invalid field, for example conditions[1].reason. It may be empty.
 	Field string `json:"field,omitempty"`
 	// Hint is what would be valid.
 	Hint string `json:"hint,omitempty"`

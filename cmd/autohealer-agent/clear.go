@@ -21,7 +21,7 @@ import (
 )
 
 // clearAnnotation is an annotation of the Node that asks the agent to clear conditions. Its value
-// is a list such as KernelDeadlock=2026-11-17T18:00:00Z. The agent may not write metadata of the
+// is a list like KernelDeadlock=2026-11-17T18:00:00Z. The agent may not write metadata of the
 // Node, so it cannot remove the annotation: the time keeps the annotation from hiding later
 // problems.
 const clearAnnotation = "autohealer.resourcestack.com/clear"
@@ -167,10 +167,10 @@ func parseClear(value string, now time.Time) (map[string]time.Time, error) {
 		switch {
 		case item == "":
 		case kind == "" || err != nil:
-			errs = append(errs, fmt.Errorf("%.80q does not say until when problems are cleared: write a condition type and a time, such as KernelDeadlock=%s",
+			errs = append(errs, fmt.Errorf("%.80q does not say until when problems are cleared: write a condition type and a time, for example KernelDeadlock=%s",
 				item, now.UTC().Format(time.RFC3339)))
 		case until.After(now):
-			errs = append(errs, fmt.Errorf("%.80q is in the future, and would hide problems that the node does not have yet: write a time up to now, such as %s=%s",
+			errs = append(errs, fmt.Errorf("%.80q is in the future, and would hide problems that the node does not have yet: write a time up to now, for example %s=%s",
 				item, kind, now.UTC().Format(time.RFC3339)))
 		default:
 			wanted[kind] = until
@@ -214,14 +214,14 @@ func clearCommand(ctx context.Context, args []string, out io.Writer) error {
 	flags.SetOutput(out)
 	stateDir := flags.String("state-dir", defaultStateDir, "`directory` of the running agent")
 	flags.Usage = func() {
-		fmt.Fprintf(out, "%s clear TYPE... sets conditions back that log monitors of the running agent have found, such as KernelDeadlock.\n", name)
+		fmt.Fprintf(out, "%s clear TYPE... sets conditions back that log monitors of the running agent have found, for example KernelDeadlock.\n", name)
 		flags.PrintDefaults()
 	}
 	if err := flags.Parse(args); err != nil {
 		return commandline.Usage(err)
 	}
 	if flags.NArg() == 0 {
-		return commandline.Usage(errors.New("clear: which condition? Write its type, such as " + name + " clear KernelDeadlock"))
+		return commandline.Usage(errors.New("clear: which condition? Write its type, for example " + name + " clear KernelDeadlock"))
 	}
 	client := &http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {

@@ -58,7 +58,7 @@ func TestParseClear(t *testing.T) {
 		{"", map[string]time.Time{}, ""},
 		{"KernelDeadlock=2026-11-17T17:59:00Z", map[string]time.Time{"KernelDeadlock": at(59)}, ""},
 		{" KernelDeadlock=2026-11-17T17:59:00Z , XfsShutdown=2026-11-17T17:30:00Z,", map[string]time.Time{"KernelDeadlock": at(59), "XfsShutdown": at(30)}, ""},
-		{"KernelDeadlock", map[string]time.Time{}, `"KernelDeadlock" does not say until when problems are cleared: write a condition type and a time, such as KernelDeadlock=2026-11-17T18:00:00Z`},
+		{"KernelDeadlock", map[string]time.Time{}, `"KernelDeadlock" does not say until when problems are cleared: write a condition type and a time, for example KernelDeadlock=2026-11-17T18:00:00Z`},
 		{"=2026-11-17T17:59:00Z", map[string]time.Time{}, "does not say until when"},
 		{"KernelDeadlock=yesterday,XfsShutdown=2026-11-17T17:30:00Z", map[string]time.Time{"XfsShutdown": at(30)}, "does not say until when"},
 		{"KernelDeadlock=2026-11-17T18:00:01Z", map[string]time.Time{}, "is in the future"},

@@ -209,7 +209,7 @@ func parse(args []string, getenv func(string) string, out io.Writer) (options, e
 	return o, o.check()
 }
 
-// shortFlag matches a flag of one letter with its number, such as -v4.
+// shortFlag matches a flag of one letter with its number, for example -v4.
 var shortFlag = regexp.MustCompile(`^-([a-z])(\d+)$`)
 
 // wanted describes the values of a flag.

@@ -21,7 +21,7 @@ func limitMemory(getenv func(string) string) error {
 	}
 	limit, err := strconv.ParseInt(text, 10, 64)
 	if err != nil || limit <= 0 {
-		return fmt.Errorf("environment variable %s is %q: want the memory limit of the container in bytes, such as 536870912; or set GOMEMLIMIT instead", memoryLimitVariable, text)
+		return fmt.Errorf("environment variable %s is %q: want the memory limit of the container in bytes, for example 536870912; or set GOMEMLIMIT instead", memoryLimitVariable, text)
 	}
 	debug.SetMemoryLimit(limit - limit/10)
 	return nil

@@ -46,11 +46,11 @@ func (o *repairOptions) add(flags *flag.FlagSet) error {
 	if text := os.Getenv(readyTimeoutVariable); text != "" {
 		timeout, err := time.ParseDuration(text)
 		if err != nil || timeout <= 0 {
-			return fmt.Errorf("%s=%s: want a duration such as 10m", readyTimeoutVariable, text)
+			return fmt.Errorf("%s=%s: want a duration like 10m", readyTimeoutVariable, text)
 		}
 		o.readyTimeout = timeout
 	}
-	flags.Func("feature-gates", "`gates` such as NodeReadyTimeoutRecovery=true (alpha, off by default): replace nodes of a NodePool that do not become Ready in time", o.gates.Set)
+	flags.Func("feature-gates", "`gates` like NodeReadyTimeoutRecovery=true (alpha, off by default): replace nodes of a NodePool that do not become Ready in time", o.gates.Set)
 	flags.DurationVar(&o.readyTimeout, "node-ready-timeout", o.readyTimeout, "how long a node of a NodePool may take to become Ready, unless its pool sets a timeout; needs the gate NodeReadyTimeoutRecovery. The environment variable "+readyTimeoutVariable+" sets the default")
 	flags.BoolVar(&o.withoutPolicy, "repair-without-policy", false, "also repair nodes of NodePools without a policy, as their provider recommends")
 	flags.BoolVar(&o.restoreSchema, "restore-nodepool-schema", false, "restore the schema of repair blocks in the NodePool CRD after it was removed, and the blocks of the NodePools; needs the rights in deploy/karpenter/restore-rights.yaml")
@@ -60,7 +60,7 @@ func (o *repairOptions) add(flags *flag.FlagSet) error {
 
 func (o *repairOptions) validate() error {
 	if o.readyTimeout <= 0 {
-		return fmt.Errorf("--node-ready-timeout=%s: want a positive duration such as 10m", o.readyTimeout)
+		return fmt.Errorf("--node-ready-timeout=%s: want a positive duration like 10m", o.readyTimeout)
 	}
 	return nil
 }

@@ -51,11 +51,11 @@ func TestParseRefusesRepairFlags(t *testing.T) {
 		args        []string
 		says        string
 	}{
-		"a variable without a unit":    {"10", nil, "NODE_READY_TIMEOUT=10: want a duration such as 10m"},
-		"a variable of zero":           {"0s", nil, "NODE_READY_TIMEOUT=0s: want a duration such as 10m"},
-		"a negative variable":          {"-1m", nil, "NODE_READY_TIMEOUT=-1m: want a duration such as 10m"},
+		"a variable without a unit":    {"10", nil, "NODE_READY_TIMEOUT=10: want a duration like 10m"},
+		"a variable of zero":           {"0s", nil, "NODE_READY_TIMEOUT=0s: want a duration like 10m"},
+		"a negative variable":          {"-1m", nil, "NODE_READY_TIMEOUT=-1m: want a duration like 10m"},
 		"a flag without a unit":        {"", []string{"--node-ready-timeout=10"}, "node-ready-timeout"},
-		"a flag of zero":               {"", []string{"--node-ready-timeout=0s"}, "--node-ready-timeout=0s: want a positive duration such as 10m"},
+		"a flag of zero":               {"", []string{"--node-ready-timeout=0s"}, "--node-ready-timeout=0s: want a positive duration like 10m"},
 		"an unknown gate":              {"", []string{"--feature-gates=NodeReadyTimeout=true"}, "unrecognized feature gate: NodeReadyTimeout"},
 		"a gate that is not a boolean": {"", []string{"--feature-gates=NodeReadyTimeoutRecovery=perhaps"}, "NodeReadyTimeoutRecovery=perhaps"},
 		"a gate without a value":       {"", []string{"--feature-gates=NodeReadyTimeoutRecovery"}, "NodeReadyTimeoutRecovery"},

@@ -53,7 +53,7 @@ func run(ctx context.Context, args []string) error {
 		return err
 	}
 	if flags.NArg() == 0 || *every <= 0 || *tooMany <= 0 {
-		return errors.New("there is nothing to watch: write the lists of bad blocks, such as '/sys/block/*/badblocks', and look --every so often")
+		return errors.New("there is nothing to watch: write the lists of bad blocks, for example '/sys/block/*/badblocks', and look --every so often")
 	}
 	client, err := problem.New(cfg)
 	if err != nil {

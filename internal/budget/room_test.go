@@ -94,7 +94,7 @@ func TestRoom(t *testing.T) {
 		{"a duration without a schedule", monday, []karpenter.Budget{{Nodes: "5", Duration: "1h"}}, 20, 0, 0,
 			`NodePool default's disruption budget cannot be read, so it allows none: its schedule "": expected exactly 5 fields, found 0: []`, time.Time{}},
 		{"an invalid duration", monday, []karpenter.Budget{at("@daily", "long", "5")}, 20, 0, 0,
-			`NodePool default's disruption budget on schedule "@daily" for long cannot be read, so it allows none: its duration: want one such as 8h, not "long"`, time.Time{}},
+			`NodePool default's disruption budget on schedule "@daily" for long cannot be read, so it allows none: its duration: want one like 8h, not "long"`, time.Time{}},
 		{"an invalid number", monday, []karpenter.Budget{{Nodes: "many"}}, 20, 0, 0,
 			`NodePool default's disruption budget cannot be read, so it allows none: want a number of nodes like 5, or a percentage like 10%, not "many"`, time.Time{}},
 		{"an invalid number for another reason", monday, []karpenter.Budget{{Nodes: "many", Reasons: []string{"Drifted"}}}, 20, 0, 0,

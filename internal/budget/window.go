@@ -31,7 +31,7 @@ func readWindow(budget karpenter.Budget) (window, error) {
 	case err != nil:
 		return window{}, fmt.Errorf("its schedule %q: %w", expression, err)
 	case badLength != nil:
-		return window{}, fmt.Errorf("its duration: want one such as 8h, not %q", budget.Duration)
+		return window{}, fmt.Errorf("its duration: want one like 8h, not %q", budget.Duration)
 	}
 	return window{&w}, nil
 }

@@ -215,7 +215,7 @@ func TestReadSaysWhichLineIsWrong(t *testing.T) {
 		"a word that is no status":        {replaced(`"FALSE"`, "maybe"), `line 18: conditionStatus is "maybe", want true, false or Unknown`},
 		"a status that is a list":         {replaced(`"FALSE"`, "[true]"), `line 18: conditionStatus is a list of 1, want`},
 		"no status":                       {replaced(` "FALSE"`, ""), `line 18: conditionStatus is empty, want`},
-		"a text that is a number":         {replaced("duration: 5m", "duration: 5"), `line 19: duration is "5", want a time with its unit, such as 90s or 5m`},
+		"a text that is a number":         {replaced("duration: 5m", "duration: 5"), `line 19: duration is "5", want a time with its unit, for example 90s or 5m`},
 		"an empty text":                   {replaced("example.com/full", `""`), `line 6: taintKey is empty, want a key`},
 		"no text":                         {replaced(" example.com/full", ``), `line 6: taintKey is empty, want a key`},
 		"a bound that is a fraction":      {replaced("30%", "0.5"), `line 7: maxUnhealthy is "0.5", want a number of nodes like 3, or a percentage like 49%`},

@@ -82,7 +82,7 @@ func (r *reader) set(n *yaml.Node) Set {
 		"effect": at("effect", func(n *yaml.Node) {
 			spec.Effect = corev1.TaintEffect(r.text(n, "effect", "NoExecute, NoSchedule or PreferNoSchedule"))
 		}),
-		"taintKey":     at("taintKey", func(n *yaml.Node) { spec.TaintKey = r.text(n, "taintKey", "a key such as example.com/kernel-deadlock") }),
+		"taintKey":     at("taintKey", func(n *yaml.Node) { spec.TaintKey = r.text(n, "taintKey", "a key like example.com/kernel-deadlock") }),
 		"conditions":   at("conditions", func(n *yaml.Node) { spec.Conditions = r.conditions(n, set.lines) }),
 		"selector":     at("selector", func(n *yaml.Node) { spec.Selector = r.selector(n) }),
 		"maxUnhealthy": at("maxUnhealthy", func(n *yaml.Node) { spec.MaxUnhealthy = r.limit(n) }),
@@ -96,7 +96,7 @@ func (r *reader) set(n *yaml.Node) Set {
 
 // typeOfSet reads the type, which becomes part of a name and therefore must be one line.
 func (r *reader) typeOfSet(n *yaml.Node) string {
-	kind := r.text(n, "type", "a name for the combination, such as KernelDeadlock")
+	kind := r.text(n, "type", "a name for the combination, for example KernelDeadlock")
 	if len(kind) > v1alpha1.MaxTypeLength || strings.ContainsFunc(kind, func(c rune) bool { return !unicode.IsGraphic(c) }) {
 		r.refuse(n.Line, "the type is %s, want at most %d characters that can be seen", quoteShort(kind), v1alpha1.MaxTypeLength)
 		return ""
@@ -116,7 +116,7 @@ func (r *reader) conditions(n *yaml.Node, lines map[string]int) map[string]v1alp
 		var c v1alpha1.SetCondition
 		at := map[string]int{}
 		r.fields(item, "a condition", map[string]func(*yaml.Node){
-			"ConditionType":   func(n *yaml.Node) { kind = r.text(n, "ConditionType", "a condition type such as KernelDeadlock") },
+			"ConditionType":   func(n *yaml.Node) { kind = r.text(n, "ConditionType", "a condition type like KernelDeadlock") },
 			"conditionStatus": func(n *yaml.Node) { c.Status, at[".status"] = r.status(n), n.Line },
 			"duration": func(n *yaml.Node) {
 				c.Duration, at[".duration"] = r.duration(n), n.Line
@@ -152,7 +152,7 @@ func (r *reader) status(n *yaml.Node) v1alpha1.ConditionStatus {
 
 // duration reads a duration as it is written. A number without a unit is an error, quoted or not.
 func (r *reader) duration(n *yaml.Node) string {
-	const want = "a time with its unit, such as 90s or 5m"
+	const want = "a time with its unit, for example 90s or 5m"
 	if n.ShortTag() == "!!int" || n.ShortTag() == "!!float" {
 		r.refuse(n.Line, "duration is %s, want %s", describe(n), want)
 		return ""
@@ -177,8 +177,8 @@ func (r *reader) windows(n *yaml.Node) (windows []v1alpha1.Window) {
 	for _, item := range r.list(n, "windows") {
 		var w v1alpha1.Window
 		r.fields(item, "a window", map[string]func(*yaml.Node){
-			"schedule": func(n *yaml.Node) { w.Schedule = r.text(n, "schedule", "a cron schedule such as 0 22 * * 1-5") },
-			"timeZone": func(n *yaml.Node) { w.TimeZone = r.text(n, "timeZone", "a time zone such as Europe/Berlin") },
+			"schedule": func(n *yaml.Node) { w.Schedule = r.text(n, "schedule", "a cron schedule like 0 22 * * 1-5") },
+			"timeZone": func(n *yaml.Node) { w.TimeZone = r.text(n, "timeZone", "a time zone like Europe/Berlin") },
 			"duration": func(n *yaml.Node) { w.Duration = r.duration(n) },
 		}, "schedule", "duration")
 		windows = append(windows, w)

@@ -72,9 +72,9 @@ func (s ConditionSet) Rule() (triage.Rule, error) {
 		path := "spec.conditions[" + c.Type + "]"
 		switch {
 		case c.Type == "" || len(c.Type) > maxConditionLength:
-			f.fail(fmt.Sprintf("spec.conditions[%d]", i), c.Type, "want a condition type such as KernelDeadlock, of at most 316 characters")
+			f.fail(fmt.Sprintf("spec.conditions[%d]", i), c.Type, "want a condition type like KernelDeadlock, of at most 316 characters")
 		case strings.ContainsAny(c.Type, " :="):
-			f.fail(path, c.Type, "want the condition type alone, such as KernelDeadlock, without spaces, colons and equals signs")
+			f.fail(path, c.Type, "want the condition type alone, for example KernelDeadlock, without spaces, colons and equals signs")
 		case named[c.Type]:
 			f.fail(path, c.Type, "named twice; all conditions must stand at once")
 		}

@@ -313,6 +313,6 @@ func (f *fields) durationWithin(path, value, least, most string) time.Duration {
 // labelKey checks the key of a label.
 func (f *fields) labelKey(path, key string) {
 	if !isQualifiedName(key) {
-		f.fail(path, key, "want the key of a label, without a value, such as "+zoneLabel)
+		f.fail(path, key, "want the key of a label, without a value, for example "+zoneLabel)
 	}
 }

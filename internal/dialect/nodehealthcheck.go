@@ -76,7 +76,7 @@ func (c NodeHealthCheck) Rule() (triage.Rule, error) {
 	for i, u := range conditions {
 		path := fmt.Sprintf("spec.unhealthyConditions[%d].", i)
 		signal := triage.Signal{
-			Condition: f.text(path+"type", u.Type, "want a condition type such as Ready"),
+			Condition: f.text(path+"type", u.Type, "want a condition type like Ready"),
 			Status:    f.status(path+"status", u.Status),
 			For:       f.duration(path+"duration", u.Duration),
 		}
@@ -150,7 +150,7 @@ func (c NodeHealthCheck) ladder(f *fields) []triage.Step {
 			Urgent:  s.Urgent,
 		}
 		if s.Timeout != "" && step.Timeout < minTimeout {
-			f.fail(path+"timeout", s.Timeout, "want at least a minute, such as 1m or 10m")
+			f.fail(path+"timeout", s.Timeout, "want at least a minute, for example 1m or 10m")
 		}
 		ladder = append(ladder, step)
 	}

@@ -29,7 +29,7 @@ func (r ReadyTimeout) Rule() (triage.Rule, error) {
 	var f fields
 	timeout := f.duration("repair.readyTimeout", orDefault(r.Timeout, "10m"))
 	if timeout == 0 {
-		f.fail("repair.readyTimeout", r.Timeout, "a node needs some time to become ready; want a duration such as 10m")
+		f.fail("repair.readyTimeout", r.Timeout, "a node needs some time to become ready; want a duration like 10m")
 	}
 	// A node is ready for work when it is Ready and has no startup taints.
 	var when triage.When

@@ -238,7 +238,7 @@ func (r Repair) read(f *fields) parsedRepair {
 	for i, given := range r.Policies {
 		path := fmt.Sprintf("repair.policies[%d].", i)
 		var read policy
-		read.condition = f.text(path+"conditionType", given.ConditionType, "want a condition type such as Ready")
+		read.condition = f.text(path+"conditionType", given.ConditionType, "want a condition type like Ready")
 		read.reason, read.urgent = given.Reason, given.Urgent
 		read.anyStatus = given.ConditionStatus == ""
 		if !read.anyStatus {
@@ -255,7 +255,7 @@ func (r Repair) read(f *fields) parsedRepair {
 	for i, given := range r.Statements {
 		path := fmt.Sprintf("statements[%d].", i)
 		s := unhealthyState{
-			condition: f.text(path+"type", given.Type, "want a condition type such as Ready"),
+			condition: f.text(path+"type", given.Type, "want a condition type like Ready"),
 			status:    f.status(path+"status", given.Status),
 		}
 		if slices.ContainsFunc(p.statements, func(other statement) bool { return other.unhealthyState == s }) {

@@ -14,7 +14,7 @@ const (
 // taintKey parses a taint key. It must be a qualified name that the API server accepts, and
 // must not be reserved for another component.
 func (f *fields) taintKey(path, key string) string {
-	const example = "such as example.com/KernelDeadlock"
+	const example = "like example.com/KernelDeadlock"
 	owner, reserved := taintkey.Owner(key)
 	prefix, name, prefixed := strings.Cut(key, "/")
 	if !prefixed {

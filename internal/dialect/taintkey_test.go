@@ -41,7 +41,7 @@ func TestTaintKey(t *testing.T) {
 		{"a key that users give", "nvidia.com/gpu", ""},
 		{"a domain beside a reserved one", "aws.k8s.example.com/a", ""},
 
-		{"nothing", "", "needs a taint key such as example.com/KernelDeadlock"},
+		{"nothing", "", "needs a taint key like example.com/KernelDeadlock"},
 		{"no name", "example.com/", "the name of the key"},
 		{"a space", "example.com/kernel deadlock", "the name of the key"},
 		{"a name that ends with a dash", "example.com/a-", "the name of the key"},

@@ -12,8 +12,8 @@ import (
 
 // Window is a time in which the disruptive steps of a policy may begin.
 type Window struct {
-	Schedule string // cron, such as "0 22 * * 1-5"
-	TimeZone string // such as Europe/Berlin; empty means UTC
+	Schedule string // cron, for example "0 22 * * 1-5"
+	TimeZone string // like Europe/Berlin; empty means UTC
 	Duration string // how long the window is open after each hit of the schedule
 }
 
@@ -71,8 +71,8 @@ func (f *fields) windows(path string, given []Window) triage.Window {
 }
 
 const (
-	wantSchedule = `want five fields of a cron schedule that occurs, such as "0 22 * * 1-5"`
-	wantZone     = "want the name of a time zone, such as UTC or Europe/Berlin"
+	wantSchedule = `want five fields of a cron schedule that occurs, for example "0 22 * * 1-5"`
+	wantZone     = "want the name of a time zone, for example UTC or Europe/Berlin"
 )
 
 func (f *fields) window(path string, w Window) window {
@@ -83,7 +83,7 @@ func (f *fields) window(path string, w Window) window {
 	}
 	length, err := triage.ParseDuration(w.Duration)
 	if err != nil || length <= 0 || length > longestWindow {
-		f.fail(path+".duration", w.Duration, "want a duration with its unit, such as 4h, that is more than zero and at most 8760h")
+		f.fail(path+".duration", w.Duration, "want a duration with its unit, for example 4h, that is more than zero and at most 8760h")
 	}
 	read, err := schedule.New(w.Schedule, zone, length)
 	switch {
@@ -111,7 +111,7 @@ func ParseWindows(text string) ([]Window, error) {
 		schedule, rest, isWindow := strings.Cut(one, " for ")
 		duration, zone, _ := strings.Cut(rest, " in ")
 		if !isWindow {
-			return nil, &triage.FieldError{Value: text, Problem: `want a schedule and a duration, such as "0 22 * * 1-5 for 4h in Europe/Berlin"; separate several by semicolons`}
+			return nil, &triage.FieldError{Value: text, Problem: `want a schedule and a duration, for example "0 22 * * 1-5 for 4h in Europe/Berlin"; separate several by semicolons`}
 		}
 		list = append(list, Window{strings.TrimSpace(schedule), strings.TrimSpace(zone), strings.TrimSpace(duration)})
 	}

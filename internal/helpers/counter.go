@@ -44,7 +44,7 @@ func parseCounter(args []string, out io.Writer) (counterOptions, error) {
 		}
 		d, err := time.ParseDuration(text)
 		if err != nil || d < 0 {
-			wrong = errors.Join(wrong, fmt.Errorf("--%s %q is no duration; write one such as 20m", name, text))
+			wrong = errors.Join(wrong, fmt.Errorf("--%s %q is no duration; write one like 20m", name, text))
 		}
 		return d
 	}
@@ -66,7 +66,7 @@ func parseCounter(args []string, out io.Writer) (counterOptions, error) {
 	case o.count < 1:
 		wrong = errors.Join(wrong, fmt.Errorf("--count %d is never reached from below; write at least 1", o.count))
 	case o.path != "" && !filepath.IsAbs(o.path):
-		wrong = errors.Join(wrong, fmt.Errorf("--log-path %q does not begin at the root; write one such as /var/log/journal", o.path))
+		wrong = errors.Join(wrong, fmt.Errorf("--log-path %q does not begin at the root; write one like /var/log/journal", o.path))
 	}
 	return o, wrong
 }

@@ -52,9 +52,9 @@ func parseHealth(args []string, out io.Writer) (healthOptions, error) {
 	case !ok:
 		return o, fmt.Errorf("--component %q is not known; write kubelet, kube-proxy, docker or cri", o.component)
 	case o.timeout <= 0 || o.criTimeout <= 0:
-		return o, errors.New("--health-check-timeout and --cri-timeout must be more than zero, such as 10s")
+		return o, errors.New("--health-check-timeout and --cri-timeout must be more than zero, for example 10s")
 	case o.component == "cri" && o.socket == "":
-		return o, errors.New("--cri-socket-path is empty; write one such as unix:///run/containerd/containerd.sock")
+		return o, errors.New("--cri-socket-path is empty; write one like unix:///run/containerd/containerd.sock")
 	}
 	if o.service == "" {
 		o.service = usual
@@ -162,7 +162,7 @@ func (p *logPatterns) Set(text string) error {
 		count, pattern, ok := strings.Cut(item, ":")
 		n, err := strconv.Atoi(count)
 		if !ok || err != nil || n < 1 || pattern == "" {
-			return fmt.Errorf("%q is not N:regex, such as 10:connection refused", item)
+			return fmt.Errorf("%q is not N:regex, for example 10:connection refused", item)
 		}
 		compiled, err := regexp.Compile("(?i)" + pattern)
 		if err != nil {

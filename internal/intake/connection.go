@@ -201,7 +201,7 @@ func (l *sourceListener) checkFile() error {
 func (l *sourceListener) Accept() (net.Conn, error) {
 	conn, err := l.Listener.Accept()
 	if err != nil {
-		return nil, err //nolint:wrapcheck // net/http retries temporary errors by their type, such as too many open files
+		return nil, err //nolint:wrapcheck // net/http retries temporary errors by their type, for example too many open files
 	}
 	c := &connection{Conn: conn, listener: l, peer: peerOf(conn), closed: make(chan struct{})}
 	// Never delay here: the connections of all users wait in one queue of the kernel.

@@ -18,7 +18,7 @@ import (
 type Setup struct {
 	// Socket is the path of the socket for all sources without their own socket.
 	Socket string
-	// TCP is a loopback address with a port, such as 127.0.0.1:20258, for sources with a
+	// TCP is a loopback address with a port, for example 127.0.0.1:20258, for sources with a
 	// token. Empty means none.
 	TCP     string
 	Sources []Source
@@ -63,11 +63,11 @@ func (s Setup) Validate() error {
 		at, err := netip.ParseAddrPort(s.TCP)
 		switch {
 		case err != nil:
-			v.addf("tcp", "%q is not an address with a port; write one such as 127.0.0.1:20258", s.TCP)
+			v.addf("tcp", "%q is not an address with a port; write one like 127.0.0.1:20258", s.TCP)
 		case !at.Addr().Unmap().IsLoopback():
 			v.addf("tcp", "%s can be reached from other machines; write 127.0.0.1 or [::1]", s.TCP)
 		case at.Port() == 0:
-			v.addf("tcp", "the port must not be 0; write one such as 127.0.0.1:20258")
+			v.addf("tcp", "the port must not be 0; write one like 127.0.0.1:20258")
 		case !slices.ContainsFunc(s.Sources, func(of Source) bool { return of.isShared() && of.TokenFile != "" }):
 			v.addf("tcp", "no source can authenticate there; give a source a tokenFile and no socket, or remove this address")
 		}

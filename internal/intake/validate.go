@@ -155,7 +155,7 @@ func validateTime(field, text string, now time.Time) (time.Time, *problem.Refuse
 }
 
 func validateReason(reason string) *problem.RefusedError {
-	const right = "write CamelCase such as BadBlocksFound"
+	const right = "write CamelCase like BadBlocksFound"
 	switch {
 	case reason == "":
 		return missingField("reason", right)

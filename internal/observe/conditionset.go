@@ -29,9 +29,9 @@ func conditionSet(name string, spec v1alpha1.ConditionSetSpec) (triage.Rule, err
 	case spec.Unreadable != "":
 		return triage.Rule{}, &triage.FieldError{Field: "spec", Problem: "cannot be read: " + truncate(spec.Unreadable, 3*maxValueLength) + "; what is wanted is told by kubectl explain conditionset.spec"}
 	case spec.Type == "":
-		return triage.Rule{}, &triage.FieldError{Field: "spec.type", Problem: "a set needs a type that names the combination, such as KubeletContainerRuntimeUnhealthy"}
+		return triage.Rule{}, &triage.FieldError{Field: "spec.type", Problem: "a set needs a type that names the combination, for example KubeletContainerRuntimeUnhealthy"}
 	case len(spec.Type) > v1alpha1.MaxTypeLength || !typePattern.MatchString(spec.Type):
-		return triage.Rule{}, &triage.FieldError{Field: "spec.type", Value: spec.Type, Problem: "want a name of letters, digits, dashes, underscores and dots such as KubeletContainerRuntimeUnhealthy, or one with a domain before it such as example.com/FanBroken"}
+		return triage.Rule{}, &triage.FieldError{Field: "spec.type", Value: spec.Type, Problem: "want a name of letters, digits, dashes, underscores and dots like KubeletContainerRuntimeUnhealthy, or one with a domain before it like example.com/FanBroken"}
 	case len(spec.Conditions) > v1alpha1.MaxConditions:
 		return triage.Rule{}, &triage.FieldError{Field: "spec.conditions", Value: strconv.Itoa(len(spec.Conditions)), Problem: fmt.Sprintf("a set has at most %d conditions", v1alpha1.MaxConditions)}
 	}

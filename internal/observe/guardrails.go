@@ -90,7 +90,7 @@ func ReleasedUntil(guardrails *v1alpha1.Guardrails) (time.Time, error) {
 	if !hasPrefix || err != nil {
 		return time.Time{}, shortenValue(&triage.FieldError{
 			Field: "metadata.annotations[" + v1alpha1.ReleaseHoldAnnotation + "]", Value: value,
-			Problem: "want until= and a time in RFC 3339, such as until=2026-03-01T12:00:00Z",
+			Problem: "want until= and a time in RFC 3339, for example until=2026-03-01T12:00:00Z",
 		})
 	}
 	return until, nil

@@ -106,7 +106,7 @@ func remediationSteps(spec v1alpha1.NodeHealthCheckSpec) (steps []dialect.Remedi
 		case slices.Contains(orders, e.Order):
 			return nil, nil, &triage.FieldError{Field: path + "order", Value: strconv.FormatInt(e.Order, 10), Problem: "another one has the same order: want every order once"}
 		case e.Timeout == "":
-			return nil, nil, &triage.FieldError{Field: path + "timeout", Problem: "want a duration such as 10m, of at least a minute"}
+			return nil, nil, &triage.FieldError{Field: path + "timeout", Problem: "want a duration like 10m, of at least a minute"}
 		}
 		steps = append(steps, dialect.RemediationStep{Template: template, Timeout: e.Timeout})
 		orders = append(orders, e.Order)

@@ -155,7 +155,7 @@ func validateBlock(spec *v1alpha1.RepairSpec) error {
 	for i, p := range spec.Policies {
 		path := fmt.Sprintf("repair.policies[%d].", i)
 		if len(p.ConditionType) > v1alpha1.MaxTypeLength || strings.ContainsAny(p.ConditionType, " :=") {
-			return &triage.FieldError{Field: path + "conditionType", Value: p.ConditionType, Problem: "want the condition type alone, such as KernelReady, of at most 316 characters"}
+			return &triage.FieldError{Field: path + "conditionType", Value: p.ConditionType, Problem: "want the condition type alone, for example KernelReady, of at most 316 characters"}
 		}
 	}
 	return nil

@@ -359,7 +359,7 @@ func TestRepairNodes(t *testing.T) {
 		{name: "uses the selector", spec: v1alpha1.RepairPolicySpec{Selector: labels("pool=gpu,!spare")}, who: "pool=gpu,!spare"},
 		{name: "selects all nodes with an empty selector", spec: v1alpha1.RepairPolicySpec{Selector: &metav1.LabelSelector{}}},
 		{name: "refuses nodePool with selector", spec: v1alpha1.RepairPolicySpec{NodePool: "default", Selector: &metav1.LabelSelector{}}, field: "spec.nodePool", says: "not both"},
-		{name: "refuses a pool name that is not a label value", spec: v1alpha1.RepairPolicySpec{NodePool: "the default"}, field: "spec.nodePool", says: "such as default"},
+		{name: "refuses a pool name that is not a label value", spec: v1alpha1.RepairPolicySpec{NodePool: "the default"}, field: "spec.nodePool", says: "for example default"},
 		{name: "refuses neither nodePool nor selector", field: "spec.nodePool", says: "selector: {} means all nodes"},
 		{name: "refuses an invalid selector", spec: v1alpha1.RepairPolicySpec{Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"a b": "c"}}}, field: "spec.selector.matchLabels", says: "name part"},
 	} {

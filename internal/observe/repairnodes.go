@@ -28,7 +28,7 @@ func RepairNodes(policy *v1alpha1.RepairPolicy) (triage.Selector, error) {
 func PoolNodes(pool string) (triage.Selector, error) {
 	who, err := triage.NewSelector(triage.Requirement{Key: karpenter.NodePoolLabel, Op: triage.In, Values: []string{pool}})
 	if err != nil {
-		return triage.Selector{}, &triage.FieldError{Field: "spec.nodePool", Value: pool, Problem: "want the name of a NodePool, such as default"}
+		return triage.Selector{}, &triage.FieldError{Field: "spec.nodePool", Value: pool, Problem: "want the name of a NodePool, for example default"}
 	}
 	return who, nil
 }

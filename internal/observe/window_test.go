@@ -41,7 +41,7 @@ func TestNodeHealthCheckWithWindows(t *testing.T) {
 
 	const windowsPath, urgentPath = "metadata.annotations[autohealer.resourcestack.com/windows]", "metadata.annotations[autohealer.resourcestack.com/urgent]"
 	for _, test := range []struct{ windows, urgent, field, value, says string }{
-		{"every night", "", windowsPath, "every night", `such as "0 22 * * 1-5 for 4h in Europe/Berlin"`},
+		{"every night", "", windowsPath, "every night", `for example "0 22 * * 1-5 for 4h in Europe/Berlin"`},
 		{"0 0 * * * for 1h; 0 0 30 2 * for 4h", "", windowsPath + "[1].schedule", "0 0 30 2 *", "never comes"},
 		{"0 0 * * * for 1h in Bielefeld", "", windowsPath + "[0].timeZone", "Bielefeld", "UTC or Europe/Berlin"},
 		{"0 0 * * * for 0s", "", windowsPath + "[0].duration", "0s", "more than zero"},

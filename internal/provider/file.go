@@ -195,7 +195,7 @@ func (r *reader) statement(n *yaml.Node, path string) fileStatement {
 	})
 	switch {
 	case s.kind == "" || len(s.kind) > maxConditionLength || strings.ContainsAny(string(s.kind), " :=\t\n"):
-		r.refuse(n, path+".type", string(s.kind), "want a condition type alone, such as KernelDeadlock")
+		r.refuse(n, path+".type", string(s.kind), "want a condition type alone, for example KernelDeadlock")
 	case s.status == "":
 		r.refuse(n, path+".status", "", "want the status in which the condition is unhealthy: True, False or Unknown")
 	case catalog.Healthy(string(s.kind), string(s.status)):

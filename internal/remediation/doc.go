@@ -11,6 +11,6 @@
 // A request gets the spec from the template's spec.template.spec. If that key is missing,
 // all of spec.template is the spec, as in the first version of the contract, where a
 // template has for example spec.template.size. An empty spec.template thus gives an empty
-// spec. Other fields of spec.template, such as metadata, are not copied. A missing
+// spec. Other fields of spec.template, for example metadata, are not copied. A missing
 // spec.template, or a body that is not an object, is an error.
 package remediation

@@ -30,7 +30,7 @@ type Template struct {
 func TemplateOf(ref corev1.ObjectReference) (Template, error) {
 	version, err := schema.ParseGroupVersion(ref.APIVersion)
 	if err != nil || version.Group == "" || version.Version == "" {
-		return Template{}, &triage.FieldError{Field: "apiVersion", Value: ref.APIVersion, Problem: "want a group and a version, such as " + exampleVersion}
+		return Template{}, &triage.FieldError{Field: "apiVersion", Value: ref.APIVersion, Problem: "want a group and a version, for example " + exampleVersion}
 	}
 	t := Template{version.WithKind(ref.Kind), ref.Namespace, ref.Name}
 	if err := t.check(); err != nil {
@@ -46,9 +46,9 @@ func (t Template) check() error {
 		field, value, want string
 		wrong              bool
 	}{
-		{"apiVersion", t.GroupVersion().String(), "a group and a version, such as " + exampleVersion,
+		{"apiVersion", t.GroupVersion().String(), "a group and a version, for example " + exampleVersion,
 			len(validation.IsDNS1123Subdomain(t.Group)) > 0 || len(validation.IsDNS1035Label(t.Version)) > 0},
-		{"kind", t.Kind, "a kind that ends in " + templateSuffix + ", such as SelfNodeRemediation" + templateSuffix,
+		{"kind", t.Kind, "a kind that ends in " + templateSuffix + ", for example SelfNodeRemediation" + templateSuffix,
 			!named || trimmed == "" || len(validation.IsDNS1035Label(strings.ToLower(t.Kind))) > 0},
 		{"namespace", t.Namespace, "the namespace of the template",
 			t.Namespace != "" && len(validation.IsDNS1123Label(t.Namespace)) > 0},

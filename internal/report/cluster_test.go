@@ -341,7 +341,7 @@ func TestOnTheRealAPIServer(t *testing.T) {
 		b.stop()
 		c := w.agent(nil)
 		w.until("A to go", func() bool { return w.condition("A") == nil && w.condition("AutohealerPlaceholder") == nil })
-		// The agent leaves status fields without an owner alone, such as those that a kubelet creates.
+		// The agent leaves status fields without an owner alone, for example those that a kubelet creates.
 		diff = cmp.Diff(before, w.get().Status)
 		testkit.Check(w, diff == "" && len(before.Conditions) != 0, "%v", diff)
 		c.Take(finding.Report{Conditions: []finding.Condition{is("D", catalog.True, "X")}})

@@ -15,7 +15,7 @@ type Window struct {
 	length time.Duration
 }
 
-// New returns a window that opens at the hits of a schedule in a time zone, such as UTC or
+// New returns a window that opens at the hits of a schedule in a time zone, for example UTC or
 // Europe/Berlin, and closes when its length has passed since the last hit.
 func New(schedule, zone string, length time.Duration) (Window, error) {
 	hits, err := parse("TZ=" + zone + " " + schedule)
@@ -24,12 +24,12 @@ func New(schedule, zone string, length time.Duration) (Window, error) {
 
 // parse guards the cron parser. The parser has no maintainer any more, and is used only
 // because Karpenter uses it (docs/design/2026-11-16-cron.md). A panic becomes an error. A
-// schedule without a minute, such as ", * * * *", never hits; the search of the parser would
+// schedule without a minute, for example ", * * * *", never hits; the search of the parser would
 // take a tenth of a second to find that out each time.
 func parse(schedule string) (_ cron.Schedule, err error) {
 	defer func() {
 		if r := recover(); r != nil {
-			err = fmt.Errorf("the parser of schedules fails on it (%v); write five fields such as \"0 9 * * mon-fri\"", r)
+			err = fmt.Errorf("the parser of schedules fails on it (%v); write five fields like \"0 9 * * mon-fri\"", r)
 		}
 	}()
 	parsed, err := cron.ParseStandard(schedule)

@@ -88,7 +88,7 @@ func (c Config) Validate() error {
 		case r.Resource == "" || r.Version == "":
 			errs = append(errs, fmt.Errorf("%s: %q needs a version and a resource", field, r))
 		case r.Resource != strings.ToLower(r.Resource) || strings.Contains(r.Resource, "/"):
-			errs = append(errs, fmt.Errorf("%s: %q is not a resource in lower-case plural, such as nodes", field, r.Resource))
+			errs = append(errs, fmt.Errorf("%s: %q is not a resource in lower-case plural, for example nodes", field, r.Resource))
 		case r.Group == "events.k8s.io":
 			// Events are a resource in two groups; they are stored in the older one.
 			errs = append(errs, fmt.Errorf("%s: events are stored as group \"\", version v1; name them so", field))

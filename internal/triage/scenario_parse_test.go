@@ -97,12 +97,12 @@ func (c *command) after(word string) string {
 	return value
 }
 
-// pair takes a word such as Ready=False.
+// pair takes a word like Ready=False.
 func (c *command) pair() (left, right string) {
-	word := c.word("a condition such as Ready=False")
+	word := c.word("a condition like Ready=False")
 	left, right, ok := strings.Cut(word, "=")
 	if !ok {
-		c.fatalf("want a condition such as Ready=False, not %q", word)
+		c.fatalf("want a condition like Ready=False, not %q", word)
 	}
 	return left, right
 }
@@ -139,7 +139,7 @@ func (c *command) selector() triage.Selector {
 	return selector
 }
 
-// windows takes the windows of a policy, such as window=(0 15 * * * for 10m).
+// windows takes the windows of a policy, for example window=(0 15 * * * for 10m).
 func (c *command) windows() []dialect.Window {
 	text := c.value("window")
 	if text == "" {
@@ -182,14 +182,14 @@ func (c *command) duration(text string) time.Duration {
 // nodes takes a word that names nodes: worker-1, worker-[1-10] or worker-[1-3,7].
 func (c *command) nodes() []string {
 	c.t.Helper()
-	word := c.word("nodes such as worker-[1-10]")
+	word := c.word("nodes like worker-[1-10]")
 	prefix, list, ok := strings.Cut(word, "[")
 	if !ok {
 		return []string{word}
 	}
 	list, ok = strings.CutSuffix(list, "]")
 	if !ok {
-		c.fatalf("want nodes such as worker-[1-10], not %q", word)
+		c.fatalf("want nodes like worker-[1-10], not %q", word)
 	}
 	var names []string
 	for _, part := range strings.Split(list, ",") {
@@ -200,7 +200,7 @@ func (c *command) nodes() []string {
 		first, err1 := strconv.Atoi(low)
 		last, err2 := strconv.Atoi(high)
 		if err1 != nil || err2 != nil || last < first {
-			c.fatalf("want nodes such as worker-[1-10], not %q", word)
+			c.fatalf("want nodes like worker-[1-10], not %q", word)
 		}
 		for i := first; i <= last; i++ {
 			names = append(names, prefix+strconv.Itoa(i))

@@ -485,7 +485,7 @@ func (s *scenario) condition(c *command) {
 	conditions := c.conditions()
 	c.end()
 	if len(conditions) == 0 {
-		c.fatalf("want conditions such as Ready=False")
+		c.fatalf("want conditions like Ready=False")
 	}
 	change := s.change
 	if unnoticed {

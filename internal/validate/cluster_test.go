@@ -102,7 +102,7 @@ func (c cluster) add(base string, count int, words []string) error {
 			}
 			key, value, ok := strings.Cut(word, "=")
 			if !ok {
-				return fmt.Errorf("%q is neither a label such as pool=a nor a condition such as Ready:True", word)
+				return fmt.Errorf("%q is neither a label like pool=a nor a condition like Ready:True", word)
 			}
 			n.labels[key] = value
 		}

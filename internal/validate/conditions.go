@@ -98,7 +98,7 @@ func (w *nameWarnings) all() []string {
 func shortDuration(s *healthAnalysis) (_ []Problem, warnings []string) {
 	for i, signal := range s.userSignals() {
 		if signal.Condition == triage.Ready && signal.Status != triage.True && signal.For < minUnready {
-			warnings = append(warnings, fmt.Sprintf("%s: a node that merely starts anew, or whose network is cut for a moment, has Ready=%s for longer than %s; want at least %s, such as the default of 300s",
+			warnings = append(warnings, fmt.Sprintf("%s: a node that merely starts anew, or whose network is cut for a moment, has Ready=%s for longer than %s; want at least %s, for example the default of 300s",
 				conditionPath(i, "duration"), signal.Status, text.Duration(signal.For), text.Duration(minUnready)))
 		}
 	}

@@ -117,7 +117,7 @@ func unusualBound(s *analysis) (_ []Problem, warnings []string) {
 	default:
 		return nil, nil
 	}
-	return nil, []string{fmt.Sprintf("spec.maxUnhealthy: %s lets NoExecute empty %s at once, when something makes them all look unhealthy; want fewer, such as the default of %s", bound, all, dialect.DefaultMaxUnhealthy)}
+	return nil, []string{fmt.Sprintf("spec.maxUnhealthy: %s lets NoExecute empty %s at once, when something makes them all look unhealthy; want fewer, for example the default of %s", bound, all, dialect.DefaultMaxUnhealthy)}
 }
 
 // noNodes warns of a selector that selects no node.

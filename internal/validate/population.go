@@ -38,9 +38,9 @@ func outOfBounds(s *healthAnalysis) (_ []Problem, warnings []string) {
 		allowed := gate.Of(s.found.Selected)
 		never, none = allowed == 0, allowed >= s.found.Selected && s.found.Selected > 1
 	}
-	less, more := "want fewer, such as the default of 49%", "want at least 1"
+	less, more := "want fewer, for example the default of 49%", "want at least 1"
 	if gate.Healthy {
-		less, more = "want more, such as 51%", "want fewer, such as maxUnhealthy: 49% in its place"
+		less, more = "want more, for example 51%", "want fewer, for example maxUnhealthy: 49% in its place"
 	}
 	switch {
 	case never:

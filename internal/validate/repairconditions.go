@@ -98,7 +98,7 @@ func (s *repairAnalysis) suggestion(name string) string {
 func shortToleration(s *repairAnalysis) (_ []Problem, warnings []string) {
 	hasty := func(path, written, status string) {
 		if wait, err := triage.ParseDuration(written); written != "" && err == nil && wait < minUnready {
-			warnings = append(warnings, fmt.Sprintf("%s: a node that merely starts anew, or whose network is cut for a moment, %s for longer than %s; want at least %s, such as 10m", path, status, text.Duration(wait), text.Duration(minUnready)))
+			warnings = append(warnings, fmt.Sprintf("%s: a node that merely starts anew, or whose network is cut for a moment, %s for longer than %s; want at least %s, for example 10m", path, status, text.Duration(wait), text.Duration(minUnready)))
 		}
 	}
 	own := false
@@ -117,7 +117,7 @@ func shortToleration(s *repairAnalysis) (_ []Problem, warnings []string) {
 		hasty(block+".defaultTolerationDuration", s.spec.DefaultTolerationDuration, "is not Ready")
 	}
 	if wait, err := triage.ParseDuration(s.spec.ReadyTimeout); s.spec.ReadyTimeout != "" && err == nil && wait < minStart {
-		warnings = append(warnings, fmt.Sprintf("%s.readyTimeout: a machine takes longer than %s to start, so that every new node would be replaced before it is Ready; want at least %s, such as the default of 10m", block, text.Duration(wait), text.Duration(minStart)))
+		warnings = append(warnings, fmt.Sprintf("%s.readyTimeout: a machine takes longer than %s to start, so that every new node would be replaced before it is Ready; want at least %s, for example the default of 10m", block, text.Duration(wait), text.Duration(minStart)))
 	}
 	return nil, warnings
 }
@@ -183,7 +183,7 @@ func unusualRepairBound(s *repairAnalysis) (_ []Problem, warnings []string) {
 	if len(all) < 2 { // the other bound has a default, which protects the nodes
 		return nil, nil
 	}
-	return nil, []string{fmt.Sprintf("%s: %s%s are no bounds: when something makes all nodes look unhealthy, all are replaced at once; want less of one of them, such as the default of 20%%", block, strings.Join(all, " and "), where)}
+	return nil, []string{fmt.Sprintf("%s: %s%s are no bounds: when something makes all nodes look unhealthy, all are replaced at once; want less of one of them, for example the default of 20%%", block, strings.Join(all, " and "), where)}
 }
 
 // repairBound is a bound as the user has written it.

@@ -58,7 +58,7 @@ const (
 
 // Problem is one reason to reject a set.
 type Problem struct {
-	Field  string // path, such as spec.conditions[OutOfDisk].status
+	Field  string // path, for example spec.conditions[OutOfDisk].status
 	Text   string // what is wrong, the consequence, and the correction
 	Reason Reason
 }

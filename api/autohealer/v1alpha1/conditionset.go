@@ -40,7 +40,7 @@ type ConditionSetSpec struct {
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=316
-	// +kubebuilder:validation:XValidation:rule="self == '' || self.matches('^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$')",message="want a name of letters, digits, dashes, underscores and dots such as KubeletContainerRuntimeUnhealthy, or one with a domain before it such as example.com/FanBroken"
+	// +kubebuilder:validation:XValidation:rule="self == '' || self.matches('^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$')",message="want a name of letters, digits, dashes, underscores and dots like KubeletContainerRuntimeUnhealthy, or one with a domain before it like example.com/FanBroken"
 	Type string `json:"type"`
 
 	// Effect of the taint. If several sets match a node, only those with the highest effect set
@@ -55,9 +55,9 @@ type ConditionSetSpec struct {
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=317
-	// +kubebuilder:validation:XValidation:rule="self == '' || self.matches('^([a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$')",message="want a domain of your own in small letters, a slash, and a name of at most 63 letters, digits, dashes, underscores and dots, such as example.com/KernelDeadlock; value and effect of the taint are not part of its key"
-	// +kubebuilder:validation:XValidation:rule="!self.matches('^([^/]*[.])?(kubernetes[.]io|k8s[.]io|x-k8s[.]io|karpenter[.]sh|k8s[.]aws|eks[.]amazonaws[.]com|cloud[.]google[.]com|kubernetes[.]azure[.]com|medik8s[.]io|cilium[.]io)/')",message="the key is reserved: the owner of the domain places and removes taints with this key; want a key in a domain of your own, such as example.com/KernelDeadlock"
-	// +kubebuilder:validation:XValidation:rule="!(self in ['ToBeDeletedByClusterAutoscaler', 'DeletionCandidateOfClusterAutoscaler'])",message="the key is reserved: the Cluster Autoscaler places and removes such taints itself; want a key of your own, such as example.com/KernelDeadlock"
+	// +kubebuilder:validation:XValidation:rule="self == '' || self.matches('^([a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$')",message="want a domain of your own in small letters, a slash, and a name of at most 63 letters, digits, dashes, underscores and dots, like example.com/KernelDeadlock; value and effect of the taint are not part of its key"
+	// +kubebuilder:validation:XValidation:rule="!self.matches('^([^/]*[.])?(kubernetes[.]io|k8s[.]io|x-k8s[.]io|karpenter[.]sh|k8s[.]aws|eks[.]amazonaws[.]com|cloud[.]google[.]com|kubernetes[.]azure[.]com|medik8s[.]io|cilium[.]io)/')",message="the key is reserved: the owner of the domain places and removes taints with this key; want a key in a domain of your own, like example.com/KernelDeadlock"
+	// +kubebuilder:validation:XValidation:rule="!(self in ['ToBeDeletedByClusterAutoscaler', 'DeletionCandidateOfClusterAutoscaler'])",message="the key is reserved: the Cluster Autoscaler places and removes such taints itself; want a key of your own, like example.com/KernelDeadlock"
 	TaintKey string `json:"taintKey"`
 
 	// Conditions that must all match, by condition type. A condition that the node does not have
@@ -66,8 +66,8 @@ type ConditionSetSpec struct {
 	// +required
 	// +kubebuilder:validation:MinProperties=1
 	// +kubebuilder:validation:MaxProperties=32
-	// +kubebuilder:validation:XValidation:rule="self.all(type, size(type) > 0 && size(type) <= 316)",message="a condition type has 1 to 316 characters; want one such as KernelDeadlock"
-	// +kubebuilder:validation:XValidation:rule="self.all(type, !type.contains('=') && !type.contains(':') && !type.contains(' '))",message="a condition type has no spaces, colons or equals signs; want the type alone, such as KernelDeadlock, and its status below it, such as status: true"
+	// +kubebuilder:validation:XValidation:rule="self.all(type, size(type) > 0 && size(type) <= 316)",message="a condition type has 1 to 316 characters; want one like KernelDeadlock"
+	// +kubebuilder:validation:XValidation:rule="self.all(type, !type.contains('=') && !type.contains(':') && !type.contains(' '))",message="a condition type has no spaces, colons or equals signs; want the type alone, for example KernelDeadlock, and its status below it, for example status: true"
 	Conditions map[string]SetCondition `json:"conditions"`
 
 	// Selector selects the nodes by label. The default is all nodes. Control-plane nodes get
@@ -122,12 +122,12 @@ type SetCondition struct {
 	// +kubebuilder:pruning:PreserveUnknownFields
 	Status ConditionStatus `json:"status"`
 
-	// Duration is how long the condition must have had that status, such as 90s or 5m. The default
+	// Duration is how long the condition must have had that status, for example 90s or 5m. The default
 	// is no delay.
 	//
 	// +optional
 	// +kubebuilder:validation:MaxLength=32
-	// +kubebuilder:validation:XValidation:rule="self == '' || self.matches('^[+]?(0|(([0-9]+[.]?[0-9]*|[.][0-9]+)(ns|us|µs|μs|ms|s|m|h))+)$')",message="want a duration with its unit, such as 90s, 5m or 1h30m, that is not negative"
+	// +kubebuilder:validation:XValidation:rule="self == '' || self.matches('^[+]?(0|(([0-9]+[.]?[0-9]*|[.][0-9]+)(ns|us|µs|μs|ms|s|m|h))+)$')",message="want a duration with its unit, for example 90s, 5m or 1h30m, that is not negative"
 	Duration string `json:"duration,omitempty"`
 
 	// EvenSilent lets the status unknown match also if it only means that the node's agent has

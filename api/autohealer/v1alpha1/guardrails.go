@@ -171,18 +171,18 @@ type Pace struct {
 	// +optional
 	// +kubebuilder:default:="1m"
 	// +kubebuilder:validation:MaxLength=16
-	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]{1,6}([.][0-9]{1,3})?(ms|s|m|h))+$') && duration(self) >= duration('1s') && duration(self) <= duration('24h')",message="want a duration with its unit, such as 1m, from 1s to 24h"
+	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]{1,6}([.][0-9]{1,3})?(ms|s|m|h))+$') && duration(self) >= duration('1s') && duration(self) <= duration('24h')",message="want a duration with its unit, for example 1m, from 1s to 24h"
 	Period string `json:"period,omitempty"`
 }
 
 // TopologyLimit is a limit on the nodes with the same value of a label.
 type TopologyLimit struct {
-	// Key is the key of the label, such as topology.kubernetes.io/zone. Nodes without the label are
+	// Key is the key of the label, for example topology.kubernetes.io/zone. Nodes without the label are
 	// not limited.
 	//
 	// +required
 	// +kubebuilder:validation:MaxLength=317
-	// +kubebuilder:validation:XValidation:rule="self.matches('^([a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$')",message="want the key of a label, without a value, such as topology.kubernetes.io/zone"
+	// +kubebuilder:validation:XValidation:rule="self.matches('^([a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$')",message="want the key of a label, without a value, for example topology.kubernetes.io/zone"
 	Key string `json:"key"`
 
 	// Max is how many nodes with the same value may be in treatment at once, as a number or a
@@ -222,7 +222,7 @@ type CorrelatedFailure struct {
 	// +optional
 	// +kubebuilder:default:="5m"
 	// +kubebuilder:validation:MaxLength=16
-	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]{1,6}([.][0-9]{1,3})?(ms|s|m|h))+$') && duration(self) >= duration('1s') && duration(self) <= duration('24h')",message="want a duration with its unit, such as 5m, from 1s to 24h"
+	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]{1,6}([.][0-9]{1,3})?(ms|s|m|h))+$') && duration(self) >= duration('1s') && duration(self) <= duration('24h')",message="want a duration with its unit, for example 5m, from 1s to 24h"
 	Window string `json:"window,omitempty"`
 
 	// Keys are the keys of labels whose values are counted, each value by itself. The word image
@@ -241,14 +241,14 @@ type CorrelatedFailure struct {
 	//
 	// +optional
 	// +kubebuilder:validation:MaxLength=16
-	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]{1,6}([.][0-9]{1,3})?(ms|s|m|h))+$') && duration(self) >= duration('1m') && duration(self) <= duration('720h')",message="want a duration with its unit, such as 2h, from 1m to 720h"
+	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]{1,6}([.][0-9]{1,3})?(ms|s|m|h))+$') && duration(self) >= duration('1m') && duration(self) <= duration('720h')",message="want a duration with its unit, for example 2h, from 1m to 720h"
 	LongestHold string `json:"longestHold,omitempty"`
 }
 
 // DomainKey is the key of a label, or the word image.
 //
 // +kubebuilder:validation:MaxLength=317
-// +kubebuilder:validation:XValidation:rule="self.matches('^([a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$')",message="want the key of a label, without a value, such as topology.kubernetes.io/zone, or the word image"
+// +kubebuilder:validation:XValidation:rule="self.matches('^([a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$')",message="want the key of a label, without a value, for example topology.kubernetes.io/zone, or the word image"
 type DomainKey string
 
 // ImageKey is the [DomainKey] for the operating system image of a node.
@@ -270,7 +270,7 @@ type MaxAttempts struct {
 	// +optional
 	// +kubebuilder:default:="24h"
 	// +kubebuilder:validation:MaxLength=16
-	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]{1,6}([.][0-9]{1,3})?(ms|s|m|h))+$') && duration(self) >= duration('1m') && duration(self) <= duration('720h')",message="want a duration with its unit, such as 24h, from 1m to 720h"
+	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]{1,6}([.][0-9]{1,3})?(ms|s|m|h))+$') && duration(self) >= duration('1m') && duration(self) <= duration('720h')",message="want a duration with its unit, for example 24h, from 1m to 720h"
 	Window string `json:"window,omitempty"`
 }
 
@@ -399,9 +399,9 @@ type GuardrailsStatus struct {
 
 // RailStatus is a limit with its current numbers.
 type RailStatus struct {
-	// Name is the field of the spec, such as maxInTreatment.
+	// Name is the field of the spec, for example maxInTreatment.
 	Name string `json:"name"`
-	// Domain is the label and value that the numbers are about, such as
+	// Domain is the label and value that the numbers are about, like
 	// topology.kubernetes.io/zone=a. It is empty if they are about the whole cluster.
 	//
 	// +optional
@@ -431,7 +431,7 @@ const (
 	MaxDomainKeys = 16
 
 	// ReleaseHoldAnnotation on the Guardrails lets treatments start again where a correlated failure
-	// has stopped them. Its value is until= and a time in RFC 3339, such as
+	// has stopped them. Its value is until= and a time in RFC 3339, like
 	// until=2026-03-01T12:00:00Z.
 	ReleaseHoldAnnotation = "autohealer.resourcestack.com/release-hold"
 )

@@ -73,23 +73,23 @@ type RepairSpec struct {
 	// +kubebuilder:validation:Enum=Forceful;Graceful
 	Termination Termination `json:"termination,omitempty"`
 
-	// TerminationGracePeriod is how long a graceful drain may take, such as 1h, before the
+	// TerminationGracePeriod is how long a graceful drain may take, for example 1h, before the
 	// remaining pods are deleted by force. The default is no limit. It has no effect unless
 	// termination is Graceful.
 	//
 	// +optional
 	// +kubebuilder:validation:MaxLength=64
-	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+([.][0-9]+)?(ns|us|µs|ms|s|m|h))+$')",message="want a duration with its unit, such as 90s, 5m or 1h30m, that is not negative"
+	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+([.][0-9]+)?(ns|us|µs|ms|s|m|h))+$')",message="want a duration with its unit, for example 90s, 5m or 1h30m, that is not negative"
 	TerminationGracePeriod string `json:"terminationGracePeriod,omitempty"`
 
-	// ReadyTimeout is how long after its creation a node may take to become Ready, such as 10m,
+	// ReadyTimeout is how long after its creation a node may take to become Ready, for example 10m,
 	// before it is replaced. The default is the timeout of the cluster. It requires the feature
 	// gate NodeReadyTimeoutRecovery.
 	//
 	// +optional
 	// +kubebuilder:validation:MaxLength=64
-	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+([.][0-9]+)?(ns|us|µs|ms|s|m|h))+$')",message="want a duration with its unit, such as 90s, 5m or 1h30m, that is not negative"
-	// +kubebuilder:validation:XValidation:rule="!self.matches('^([0.]+(ns|us|µs|ms|s|m|h))+$')",message="a node needs some time to become ready; want a duration such as 10m"
+	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+([.][0-9]+)?(ns|us|µs|ms|s|m|h))+$')",message="want a duration with its unit, for example 90s, 5m or 1h30m, that is not negative"
+	// +kubebuilder:validation:XValidation:rule="!self.matches('^([0.]+(ns|us|µs|ms|s|m|h))+$')",message="a node needs some time to become ready; want a duration like 10m"
 	ReadyTimeout string `json:"readyTimeout,omitempty"`
 
 	// Windows are when repairs may begin. At other times nodes that are due wait, the oldest first,
@@ -107,7 +107,7 @@ type RepairSpec struct {
 
 // ConditionRepair defines how long a condition is tolerated.
 type ConditionRepair struct {
-	// ConditionType is the type of the node condition, such as Ready.
+	// ConditionType is the type of the node condition, for example Ready.
 	//
 	// +required
 	// +kubebuilder:validation:MinLength=1

@@ -71,8 +71,8 @@ type RepairPolicySpec struct {
 	// Without a template these nodes are not repaired.
 	//
 	// +optional
-	// +kubebuilder:validation:XValidation:rule="has(self.kind) && self.kind.endsWith('Template') && self.kind != 'Template'",message="want a kind that ends in Template, such as SelfNodeRemediationTemplate",fieldPath=".kind"
-	// +kubebuilder:validation:XValidation:rule="has(self.apiVersion) && self.apiVersion.indexOf('/') > 0",message="want a group and a version, such as self-node-remediation.medik8s.io/v1alpha1",fieldPath=".apiVersion"
+	// +kubebuilder:validation:XValidation:rule="has(self.kind) && self.kind.endsWith('Template') && self.kind != 'Template'",message="want a kind that ends in Template, for example SelfNodeRemediationTemplate",fieldPath=".kind"
+	// +kubebuilder:validation:XValidation:rule="has(self.apiVersion) && self.apiVersion.indexOf('/') > 0",message="want a group and a version, for example self-node-remediation.medik8s.io/v1alpha1",fieldPath=".apiVersion"
 	// +kubebuilder:validation:XValidation:rule="has(self.name) && self.name != ''",message="want the name of the template",fieldPath=".name"
 	RemediationTemplate *corev1.ObjectReference `json:"remediationTemplate,omitempty"`
 

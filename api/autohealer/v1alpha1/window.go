@@ -10,14 +10,14 @@ type Window struct {
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=256
 	// +kubebuilder:validation:XValidation:rule="!self.contains('TZ=')",message="want the time zone in timeZone, and the five fields of the schedule alone"
-	// +kubebuilder:validation:XValidation:rule="self.matches('^@(yearly|annually|monthly|weekly|daily|midnight|hourly)$') || self.matches('^ *[^ @]+( +[^ ]+){4} *$')",message="want five fields of a cron schedule, such as 0 22 * * 1-5"
+	// +kubebuilder:validation:XValidation:rule="self.matches('^@(yearly|annually|monthly|weekly|daily|midnight|hourly)$') || self.matches('^ *[^ @]+( +[^ ]+){4} *$')",message="want five fields of a cron schedule, for example 0 22 * * 1-5"
 	Schedule string `json:"schedule"`
 
 	// TimeZone is the time zone of the schedule, for example Europe/Berlin. The default is UTC.
 	//
 	// +optional
 	// +kubebuilder:validation:MaxLength=64
-	// +kubebuilder:validation:XValidation:rule="self == '' || self.matches('^[A-Za-z0-9_+-]+(/[A-Za-z0-9_+-]+)*$') && self != 'Local'",message="want the name of a time zone, such as UTC or Europe/Berlin"
+	// +kubebuilder:validation:XValidation:rule="self == '' || self.matches('^[A-Za-z0-9_+-]+(/[A-Za-z0-9_+-]+)*$') && self != 'Local'",message="want the name of a time zone, for example UTC or Europe/Berlin"
 	TimeZone string `json:"timeZone,omitempty"`
 
 	// Duration is how long the window is open, for example 4h. It counts from the opening, also on days on
@@ -25,7 +25,7 @@ type Window struct {
 	//
 	// +required
 	// +kubebuilder:validation:MaxLength=32
-	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+([.][0-9]+)?(ns|us|µs|ms|s|m|h))+$') && duration(self) > duration('0s') && duration(self) <= duration('8760h')",message="want a duration with its unit, such as 4h, that is more than zero and at most 8760h"
+	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+([.][0-9]+)?(ns|us|µs|ms|s|m|h))+$') && duration(self) > duration('0s') && duration(self) <= duration('8760h')",message="want a duration with its unit, for example 4h, that is more than zero and at most 8760h"
 	Duration string `json:"duration"`
 }
 

@@ -75,7 +75,7 @@ type NodeHealthCheckSpec struct {
 	// +kubebuilder:validation:XValidation:rule="type(self) == string ? self.matches('^([0-9]{1,9}|[0-9]{1,2}%|100%)$') : self >= 0 && self <= 2147483647",message="want a number of nodes like 3, or a percentage like 49%, of at most 100%"
 	MaxUnhealthy *intstr.IntOrString `json:"maxUnhealthy,omitempty"`
 
-	// StormCooldownDuration is how long no new remediation is created after a storm, such as 5m.
+	// StormCooldownDuration is how long no new remediation is created after a storm, for example 5m.
 	// During a storm more nodes are unhealthy than the bound allows. The storm ends when the number
 	// has been within the bound for this duration without interruption. Nodes do not all report at
 	// the same moment that their common cause is gone, and the last of them need no remediation.
@@ -83,7 +83,7 @@ type NodeHealthCheckSpec struct {
 	//
 	// +optional
 	// +kubebuilder:validation:MaxLength=64
-	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+([.][0-9]+)?(ns|us|µs|ms|s|m|h))+$')",message="want a duration with its unit, such as 90s, 5m or 1h30m, that is not negative"
+	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+([.][0-9]+)?(ns|us|µs|ms|s|m|h))+$')",message="want a duration with its unit, for example 90s, 5m or 1h30m, that is not negative"
 	StormCooldownDuration string `json:"stormCooldownDuration,omitempty"`
 
 	// RemediationTemplate is the template of remediations. Its kind ends in Template. The
@@ -91,8 +91,8 @@ type NodeHealthCheckSpec struct {
 	// Set either this or escalatingRemediations.
 	//
 	// +optional
-	// +kubebuilder:validation:XValidation:rule="has(self.kind) && self.kind.endsWith('Template') && self.kind != 'Template'",message="want a kind that ends in Template, such as SelfNodeRemediationTemplate",fieldPath=".kind"
-	// +kubebuilder:validation:XValidation:rule="has(self.apiVersion) && self.apiVersion.indexOf('/') > 0",message="want a group and a version, such as self-node-remediation.medik8s.io/v1alpha1",fieldPath=".apiVersion"
+	// +kubebuilder:validation:XValidation:rule="has(self.kind) && self.kind.endsWith('Template') && self.kind != 'Template'",message="want a kind that ends in Template, for example SelfNodeRemediationTemplate",fieldPath=".kind"
+	// +kubebuilder:validation:XValidation:rule="has(self.apiVersion) && self.apiVersion.indexOf('/') > 0",message="want a group and a version, for example self-node-remediation.medik8s.io/v1alpha1",fieldPath=".apiVersion"
 	// +kubebuilder:validation:XValidation:rule="has(self.name) && self.name != ''",message="want the name of the template",fieldPath=".name"
 	RemediationTemplate *corev1.ObjectReference `json:"remediationTemplate,omitempty"`
 
@@ -112,13 +112,13 @@ type NodeHealthCheckSpec struct {
 	PauseRequests []string `json:"pauseRequests,omitempty"`
 
 	// HealthyDelay is how long a node must be healthy without interruption before its remediation
-	// is removed, such as 5m. A negative value, such as -1s, means until a user confirms it with
+	// is removed, for example 5m. A negative value, for example -1s, means until a user confirms it with
 	// the annotation remediation.medik8s.io/manually-confirmed-healthy on the node. The default is
 	// no delay.
 	//
 	// +optional
 	// +kubebuilder:validation:MaxLength=64
-	// +kubebuilder:validation:XValidation:rule="self.matches('^-?([0-9]+([.][0-9]+)?(ns|us|µs|ms|s|m|h))+$')",message="want a duration with its unit, such as 90s, 5m or 1h30m, or a negative duration such as -1s to wait until a user confirms"
+	// +kubebuilder:validation:XValidation:rule="self.matches('^-?([0-9]+([.][0-9]+)?(ns|us|µs|ms|s|m|h))+$')",message="want a duration with its unit, for example 90s, 5m or 1h30m, or a negative duration like -1s to wait until a user confirms"
 	HealthyDelay string `json:"healthyDelay,omitempty"`
 
 	// Unreadable is why the fields above are empty: the stored object does not match the types. The
@@ -128,7 +128,7 @@ type NodeHealthCheckSpec struct {
 
 // UnhealthyCondition is a condition that makes a node unhealthy.
 type UnhealthyCondition struct {
-	// Type of the node condition, such as Ready.
+	// Type of the node condition, for example Ready.
 	//
 	// +required
 	// +kubebuilder:validation:Type=string
@@ -146,12 +146,12 @@ type UnhealthyCondition struct {
 	// +kubebuilder:validation:XValidation:rule="self == '' || self.lowerAscii() in ['true', 'false', 'unknown']",message="want True, False or Unknown"
 	Status corev1.ConditionStatus `json:"status"`
 
-	// Duration is how long the condition must have had that status, such as
+	// Duration is how long the condition must have had that status, like
 	// 300s or 5m.
 	//
 	// +required
 	// +kubebuilder:validation:MaxLength=64
-	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+([.][0-9]+)?(ns|us|µs|ms|s|m|h))+$')",message="want a duration with its unit, such as 90s, 5m or 1h30m, that is not negative"
+	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+([.][0-9]+)?(ns|us|µs|ms|s|m|h))+$')",message="want a duration with its unit, for example 90s, 5m or 1h30m, that is not negative"
 	Duration string `json:"duration"`
 }
 
@@ -160,8 +160,8 @@ type EscalatingRemediation struct {
 	// RemediationTemplate is the template of the remediation.
 	//
 	// +required
-	// +kubebuilder:validation:XValidation:rule="has(self.kind) && self.kind.endsWith('Template') && self.kind != 'Template'",message="want a kind that ends in Template, such as SelfNodeRemediationTemplate",fieldPath=".kind"
-	// +kubebuilder:validation:XValidation:rule="has(self.apiVersion) && self.apiVersion.indexOf('/') > 0",message="want a group and a version, such as self-node-remediation.medik8s.io/v1alpha1",fieldPath=".apiVersion"
+	// +kubebuilder:validation:XValidation:rule="has(self.kind) && self.kind.endsWith('Template') && self.kind != 'Template'",message="want a kind that ends in Template, for example SelfNodeRemediationTemplate",fieldPath=".kind"
+	// +kubebuilder:validation:XValidation:rule="has(self.apiVersion) && self.apiVersion.indexOf('/') > 0",message="want a group and a version, for example self-node-remediation.medik8s.io/v1alpha1",fieldPath=".apiVersion"
 	// +kubebuilder:validation:XValidation:rule="has(self.name) && self.name != ''",message="want the name of the template",fieldPath=".name"
 	RemediationTemplate corev1.ObjectReference `json:"remediationTemplate"`
 
@@ -170,14 +170,14 @@ type EscalatingRemediation struct {
 	// +required
 	Order int64 `json:"order"`
 
-	// Timeout is how long the remediation may take, such as 10m, before the next step. It is at
+	// Timeout is how long the remediation may take, for example 10m, before the next step. It is at
 	// least a minute, so that two remediations do not work on a node at once. After the timeout of
 	// the last step, the node is left unchanged.
 	//
 	// +required
 	// +kubebuilder:validation:MaxLength=64
-	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+([.][0-9]+)?(ns|us|µs|ms|s|m|h))+$')",message="want a duration with its unit, such as 90s, 5m or 1h30m, that is not negative"
-	// +kubebuilder:validation:XValidation:rule="!self.matches('^([0-9]+([.][0-9]+)?(ns|us|µs|ms|s|m|h))+$') || duration(self) >= duration('1m')",message="want at least a minute, such as 1m or 10m"
+	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+([.][0-9]+)?(ns|us|µs|ms|s|m|h))+$')",message="want a duration with its unit, for example 90s, 5m or 1h30m, that is not negative"
+	// +kubebuilder:validation:XValidation:rule="!self.matches('^([0-9]+([.][0-9]+)?(ns|us|µs|ms|s|m|h))+$') || duration(self) >= duration('1m')",message="want at least a minute, for example 1m or 10m"
 	Timeout string `json:"timeout"`
 }
 

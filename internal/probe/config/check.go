@@ -139,29 +139,29 @@ func checkSettings(s *section, check string) CheckSettings {
 		u, err := url.Parse(settings.URL)
 		switch {
 		case strings.Contains(settings.URL, "@"): // which is not repeated here
-			s.refuse("url", "it contains a user name, which messages would reveal; use one such as \"http://127.0.0.1:10248/healthz\"")
+			s.refuse("url", "it contains a user name, which messages would reveal; use one like \"http://127.0.0.1:10248/healthz\"")
 		case err != nil || u.Scheme != "http" || u.Host == "":
-			s.refuse("url", "%s is no address that is asked over HTTP; write one such as \"http://127.0.0.1:10248/healthz\"", quote(settings.URL))
+			s.refuse("url", "%s is no address that is asked over HTTP; write one like \"http://127.0.0.1:10248/healthz\"", quote(settings.URL))
 		}
 	}
 	if path := strings.TrimPrefix(settings.Socket, "unix://"); settings.Socket != "" && !filepath.IsAbs(path) {
-		s.refuse("socket", "%s is no path of a socket from the root on; write one such as \"unix:///run/containerd/containerd.sock\"", quote(settings.Socket))
+		s.refuse("socket", "%s is no path of a socket from the root on; write one like \"unix:///run/containerd/containerd.sock\"", quote(settings.Socket))
 	}
 	if settings.MountTable != "" && !filepath.IsAbs(settings.MountTable) {
-		s.refuse("mountTable", "%s does not begin at the root; write a path such as \"/proc/1/mountinfo\"", quote(settings.MountTable))
+		s.refuse("mountTable", "%s does not begin at the root; write a path like \"/proc/1/mountinfo\"", quote(settings.MountTable))
 	}
 	if settings.Name != "" && !s.refused["name"] && (len(settings.Name) > longestName || !hostname.MatchString(settings.Name)) {
-		s.refuse("name", "%s is no name that can be resolved; write one such as \"kubernetes.default\"", quote(settings.Name))
+		s.refuse("name", "%s is no name that can be resolved; write one like \"kubernetes.default\"", quote(settings.Name))
 	}
 	if settings.Unit != "" && !service.MatchString(settings.Unit) {
-		s.refuse("unit", "%s is no service of systemd; write one such as \"kubelet\" or \"kubelet.service\"", quote(settings.Unit))
+		s.refuse("unit", "%s is no service of systemd; write one like \"kubelet\" or \"kubelet.service\"", quote(settings.Unit))
 	}
 	if settings.Cooldown < leastCooldown && !s.refused["cooldown"] {
 		s.refuse("cooldown", "%s is not enough to see whether a restart has helped; write at least %s", settings.Cooldown, leastCooldown)
 	}
 	switch {
 	case settings.Repair && settings.Unit == "" && (check != "" || s.has("unit")): // of an unknown check it is not known whether it has one
-		s.refuse("repair", "there is no unit to restart; write \"unit\" as well, such as \"kubelet\", or remove it")
+		s.refuse("repair", "there is no unit to restart; write \"unit\" as well, for example \"kubelet\", or remove it")
 	case s.has("cooldown") && !settings.Repair:
 		s.warn("cooldown", "without effect, because nothing is repaired; write \"repair\": true, or remove it")
 	}

@@ -83,12 +83,12 @@ func (m *LogMonitor) judgePlugin(top *section) {
 		m.rootPath(top)
 		known = []string{identifier}
 		if m.PluginConfig[identifier] == "" && !top.refused["pluginConfig.source"] {
-			top.refuse("pluginConfig.source", `missing; write the SYSLOG_IDENTIFIER of the entries, such as "kernel" or "systemd"`)
+			top.refuse("pluginConfig.source", `missing; write the SYSLOG_IDENTIFIER of the entries, for example "kernel" or "systemd"`)
 		}
 	case Filelog:
 		known = []string{stampPattern, messagePattern, timestampLayout}
 		if m.LogPath == "" && !top.refused["logPath"] {
-			top.refuse("logPath", `missing; write the path of the file, such as "/var/log/kern.log"`)
+			top.refuse("logPath", `missing; write the path of the file, for example "/var/log/kern.log"`)
 		}
 		m.rootPath(top)
 		m.judgeTranslator(top)
@@ -145,9 +145,9 @@ func warnOfPluginSlips(top *section, known []string) {
 // judgeTranslator checks the patterns that find the timestamp and the message of a line.
 func (m *LogMonitor) judgeTranslator(top *section) {
 	for _, wanted := range []struct{ name, what string }{
-		{stampPattern, `a regular expression that finds the time in a line, such as "^.{15}"`},
-		{messagePattern, `a regular expression that finds the message in a line, such as "kernel: (.*)"`},
-		{timestampLayout, `how the time is written, as a layout of Go such as "Jan _2 15:04:05"`},
+		{stampPattern, `a regular expression that finds the time in a line, for example "^.{15}"`},
+		{messagePattern, `a regular expression that finds the message in a line, for example "kernel: (.*)"`},
+		{timestampLayout, `how the time is written, as a layout of Go like "Jan _2 15:04:05"`},
 	} {
 		at, text := "pluginConfig."+wanted.name, m.PluginConfig[wanted.name]
 		switch {
@@ -198,7 +198,7 @@ func (m *LogMonitor) rule(s *section) LogRule {
 	switch {
 	case s.refused["count"] || s.refused["window"]:
 	case rule.Count > 1 && rule.Window == 0:
-		s.refuse("window", "missing beside a count of %d; write within how long, such as \"20m\"", rule.Count)
+		s.refuse("window", "missing beside a count of %d; write within how long, for example \"20m\"", rule.Count)
 	case rule.Count == 1 && rule.Window > 0:
 		s.refuse("count", "a window of %s means nothing without one; write how often the pattern must match within it, 2 or more", rule.Window)
 	}

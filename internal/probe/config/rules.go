@@ -31,7 +31,7 @@ func conditions(top *section) []Condition {
 func declarations(top *section, more func(*section, *Condition)) []Condition {
 	var kept []Condition
 	for s := range top.each("conditions", "a condition") {
-		c := Condition{Type: s.required("type", "the condition's name, such as KernelDeadlock")}
+		c := Condition{Type: s.required("type", "the condition's name, for example KernelDeadlock")}
 		more(s, &c)
 		known, inCatalog := catalog.Lookup(c.Type)
 		c.SurvivesReboot = s.flag("survivesReboot", known.SurvivesReboot)

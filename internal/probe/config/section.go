@@ -27,7 +27,7 @@ type reader struct {
 type section struct {
 	reader *reader
 	path   string // empty for the top
-	place  string // the name of the object in messages, such as "a rule"
+	place  string // the name of the object in messages, for example "a rule"
 	fields object
 	asked  []string // the names of the known fields
 	// refused are the fields that already have an error, so that further errors would be noise.
@@ -178,7 +178,7 @@ func (s *section) number(name string, least, most, otherwise int) int {
 	return number
 }
 
-const aDuration = `a duration, with its unit and in quotes, such as "90s", "5m" or "1h30m"`
+const aDuration = `a duration, with its unit and in quotes, for example "90s", "5m" or "1h30m"`
 
 // duration reads a duration. An empty text means the default.
 func (s *section) duration(name string, otherwise time.Duration) time.Duration {
@@ -224,7 +224,7 @@ func (s *section) positive(name string, otherwise time.Duration) time.Duration {
 
 // texts reads a list of texts.
 func (s *section) texts(name string) []string {
-	values, _ := ask[[]any](s, name, "a list of texts, such as [\"a\", \"b\"]")
+	values, _ := ask[[]any](s, name, "a list of texts, for example [\"a\", \"b\"]")
 	var texts []string
 	for i, value := range values {
 		text, ok := value.(string)
@@ -239,7 +239,7 @@ func (s *section) texts(name string) []string {
 
 // textsByName reads an object of texts. Unlike fields, their names are case-sensitive.
 func (s *section) textsByName(name string) map[string]string {
-	fields, ok := ask[object](s, name, `an object of texts, such as {"a": "b"}`)
+	fields, ok := ask[object](s, name, `an object of texts, for example {"a": "b"}`)
 	if !ok {
 		return nil
 	}
@@ -257,13 +257,13 @@ func (s *section) textsByName(name string) map[string]string {
 
 // section reads an object. A missing object is a section without fields.
 func (s *section) section(name, place string) *section {
-	fields, _ := ask[object](s, name, "an object, such as {...}")
+	fields, _ := ask[object](s, name, "an object, for example {...}")
 	return s.reader.section(s.at(name), place, fields)
 }
 
 // each reads a list of objects.
 func (s *section) each(name, place string) iter.Seq[*section] {
-	values, _ := ask[[]any](s, name, "a list of objects, such as [{...}, {...}]")
+	values, _ := ask[[]any](s, name, "a list of objects, for example [{...}, {...}]")
 	return func(yield func(*section) bool) {
 		for i, value := range values {
 			at := fmt.Sprintf("%s[%d]", name, i)

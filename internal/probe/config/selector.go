@@ -19,14 +19,14 @@ func nodeSelector(top *section) labels.Selector {
 	case string:
 		selector, err := labels.Parse(value)
 		if err != nil {
-			top.refuse("nodeSelector", "%s is no selector of labels: %v; write one such as %s", quote(value), err, selectorExample)
+			top.refuse("nodeSelector", "%s is no selector of labels: %v; write one like %s", quote(value), err, selectorExample)
 			return labels.Nothing()
 		}
 		return selector
 	case object:
 		return selectorObject(top.reader.section(top.at("nodeSelector"), "nodeSelector", value))
 	}
-	top.refuse("nodeSelector", "%s is no selector of labels; write one such as %s", brief(value), selectorExample)
+	top.refuse("nodeSelector", "%s is no selector of labels; write one like %s", brief(value), selectorExample)
 	return labels.Nothing()
 }
 
@@ -43,10 +43,10 @@ func selectorObject(s *section) labels.Selector {
 	}
 	for _, f := range s.fields {
 		if !strings.EqualFold(f.name, "matchLabels") && !strings.EqualFold(f.name, "matchExpressions") {
-			s.refuse(quoteName(f.name), "not known; write a selector such as %s", selectorExample)
+			s.refuse(quoteName(f.name), "not known; write a selector like %s", selectorExample)
 		}
 	}
-	wanted, _ := ask[object](s, "matchLabels", `an object of texts, such as {"gpu": "true"}`)
+	wanted, _ := ask[object](s, "matchLabels", `an object of texts, for example {"gpu": "true"}`)
 	for _, f := range wanted {
 		at := "matchLabels[" + quote(f.name) + "]"
 		text, ok := f.value.(string)

@@ -41,7 +41,7 @@ func statsMonitor(top *section) *StatsMonitor {
 // displayNames reads the display names of metrics by their case-sensitive IDs. A metric without a
 // display name is not exported.
 func displayNames(s *section) map[string]string {
-	fields, _ := ask[object](s, "metricsConfigs", `an object, such as {"cpu/load_1m": {"displayName": "cpu/load_1m"}}`)
+	fields, _ := ask[object](s, "metricsConfigs", `an object, for example {"cpu/load_1m": {"displayName": "cpu/load_1m"}}`)
 	names := map[string]string{}
 	for _, f := range fields {
 		at := "metricsConfigs[" + quote(f.name) + "]"

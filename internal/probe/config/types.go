@@ -172,7 +172,7 @@ type CheckSettings struct {
 type StatsMonitor struct {
 	InvokeInterval time.Duration
 	ProcPath       string
-	// Metrics are the display names by section and by ID, such as "cpu/load_1m".
+	// Metrics are the display names by section and by ID, for example "cpu/load_1m".
 	Metrics map[string]map[string]string
 
 	// Settings of the disk section.

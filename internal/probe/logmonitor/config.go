@@ -48,7 +48,7 @@ func (c Config) Validate() error {
 		case rule.Permanent && !declared[rule.Condition]:
 			wrong = append(wrong, fmt.Errorf("rules[%d]: the condition %q is not declared; add it to conditions", i, rule.Condition))
 		case rule.Count > 1 && rule.Window <= 0:
-			wrong = append(wrong, fmt.Errorf("rules[%d]: a count of %d needs a window, such as \"20m\"", i, rule.Count))
+			wrong = append(wrong, fmt.Errorf("rules[%d]: a count of %d needs a window, for example \"20m\"", i, rule.Count))
 		case rule.KernelOnly && c.Monitor.Plugin == config.Filelog:
 			wrong = append(wrong, fmt.Errorf("rules[%d]: nothing in a file says which lines are the kernel's; leave kernelOnly out, or read %s", i, config.Kmsg))
 		}

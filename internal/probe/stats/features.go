@@ -16,7 +16,7 @@ type module struct {
 }
 
 // parseModules parses /proc/modules. A line has a name, size, use count, users, state, address and
-// optionally the taints, such as (OE).
+// optionally the taints, for example (OE).
 func parseModules(text string) []module {
 	var modules []module
 	for line := range strings.Lines(text) {
