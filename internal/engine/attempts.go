@@ -77,10 +77,7 @@ func (l *Engine) RecordAttempt(ctx context.Context, r *TaskResult) (may bool, er
 				return false, err
 			}
 		default:
-			if r.Outcome = treat.Classify(err); r.Outcome == treat.Unknown {
-				r.Outcome = treat.Busy // the treatment has not begun
-			}
-			return false, err
+			return false, r.NotWritten(err)
 		}
 	}
 }

@@ -1,12 +1,15 @@
 package engine_test
 
 import (
+	"context"
 	"slices"
 	"testing"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/resourcestack/autohealer/internal/engine"
 	"github.com/resourcestack/autohealer/internal/enginetest"
@@ -265,3 +268,19 @@ func (c *callOffFixture) begin() *engine.TaskResult {
 }
 
 var _ engine.NodeWriter = (*taint.Writer)(nil)
+
+// A request that got no answer before the first write of a treatment leaves nothing in flight.
+func TestAFailureBeforeTheFirstWrite(t *testing.T) {
+	for name, of := range map[string]struct {
+		err  error
+		want treat.Outcome
+	}{
+		"no answer": {context.DeadlineExceeded, treat.Busy},
+		"too many":  {apierrors.NewTooManyRequestsError("later"), treat.Busy},
+		"forbidden": {apierrors.NewForbidden(schema.GroupResource{}, "a", nil), treat.Refused},
+	} {
+		r := &engine.TaskResult{}
+		testkit.Same(t, r.NotWritten(of.err), of.err, "%s: the error", name)
+		testkit.Same(t, r.Outcome, of.want, "%s: the outcome", name)
+	}
+}

@@ -51,8 +51,11 @@ func (l *Engine) IsProtected(ctx context.Context, r *TaskResult) (bool, error) {
 		return false, nil
 	}
 	pod, annotation, err := l.write.ProtectingPod(ctx, r.Task.Node.Name)
-	if err != nil || pod == "" {
-		return false, err
+	switch {
+	case err != nil:
+		return false, r.NotWritten(err)
+	case pod == "":
+		return false, nil
 	}
 	r.protection, r.Learned, r.Outcome = protectedBy(pod, annotation), true, treat.Stale
 	return true, nil

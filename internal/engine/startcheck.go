@@ -26,7 +26,7 @@ type startRequest struct {
 func (l *Engine) MayStillStart(ctx context.Context, r *TaskResult) (may bool, err error) {
 	switch may, err = l.askToStart(ctx, r.Task); {
 	case err != nil:
-		r.Outcome = treat.Busy // the treatment has not begun
+		return false, r.NotWritten(err)
 	case !may:
 		r.Learned, r.Outcome = true, treat.Stale
 	}

@@ -104,6 +104,15 @@ type taskRunner struct {
 	openStartRequests []startRequest    // answered after the round
 }
 
+// NotWritten records that a task failed before the first write of its treatment, and returns the error:
+// nothing can arrive later, also if a request got no answer.
+func (r *TaskResult) NotWritten(err error) error {
+	if r.Outcome = treat.Classify(err); r.Outcome == treat.Unknown {
+		r.Outcome = treat.Busy
+	}
+	return err
+}
+
 // startTask marks a task as running and returns its result to fill in.
 func (tr *taskRunner) startTask(now time.Time, nodeTasks *NodeTasks, t *Task) *TaskResult {
 	r := &TaskResult{NodeTasks: nodeTasks, Task: t, previouslySentAt: nodeTasks.sentAt, respectsPods: tr.engine.respectsPods()}
@@ -144,8 +153,10 @@ func (l *Engine) IsUnchanged(ctx context.Context, r *TaskResult) (isStill bool, 
 	case apierrors.IsNotFound(err):
 		r.Missing, r.Outcome = true, treat.Stale
 		return false, nil
-	case err != nil || isStill:
-		return isStill, err
+	case err != nil:
+		return false, r.NotWritten(err)
+	case isStill:
+		return true, nil
 	case r.Fresh.UID == known.UID && nodewatch.Same(nodewatch.Trim(r.Fresh), known):
 		if r.attempt != nil {
 			r.attempt.version = r.Fresh.ResourceVersion

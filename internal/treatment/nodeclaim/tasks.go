@@ -307,6 +307,15 @@ func (w *Work) Run(ctx context.Context, r *engine.TaskResult) error {
 	case ForceTermination:
 		return w.runForce(ctx, r)
 	}
+	return w.runCancel(ctx, r)
+}
+
+// runCancel checks the node again, and removes the mark. A replica that lost the lead without noticing
+// may see a mark of the new leader, but not yet the change of the node that caused it.
+func (w *Work) runCancel(ctx context.Context, r *engine.TaskResult) error {
+	if isStill, err := w.claims.host.IsUnchanged(ctx, r); err != nil || !isStill {
+		return err
+	}
 	updated, err := w.claims.host.Writer().UnmarkClaim(ctx, w.Claim, w.Mark)
 	if err != nil {
 		return w.fetchClaim(ctx, r, w.Claim, err)

@@ -54,14 +54,15 @@ func TestClaimsInACluster(t *testing.T) {
 	api, err := client.NewWithWatch(cluster.AdminConfig(), client.Options{Scheme: scheme})
 	testkit.Must(t, err)
 	for name, test := range map[string]func(*claimClusterFixture){
-		"marked":    (*claimClusterFixture).marked,
-		"changed":   (*claimClusterFixture).changed,
-		"gone":      (*claimClusterFixture).gone,
-		"refused":   (*claimClusterFixture).refused,
-		"kept":      (*claimClusterFixture).kept,
-		"in-pages":  (*claimClusterFixture).inPages,
-		"protected": (*claimClusterFixture).protected,
-		"paused":    (*claimClusterFixture).paused,
+		"marked":     (*claimClusterFixture).marked,
+		"changed":    (*claimClusterFixture).changed,
+		"gone":       (*claimClusterFixture).gone,
+		"refused":    (*claimClusterFixture).refused,
+		"kept":       (*claimClusterFixture).kept,
+		"in-pages":   (*claimClusterFixture).inPages,
+		"protected":  (*claimClusterFixture).protected,
+		"paused":     (*claimClusterFixture).paused,
+		"stale-node": (*claimClusterFixture).nodeChangedSince,
 	} {
 		t.Run(name, func(t *testing.T) { test(&claimClusterFixture{T: t, api: api, name: name}) })
 	}
@@ -215,14 +216,29 @@ func conflict(name string) error {
 // would be retried at once and forever.
 func (y *claimClusterFixture) refused() {
 	y.onPatch = conflict(y.name)
-	if r := y.runs(y.newTask(), treat.Refused); r.Err == nil || r.Current != nil || r.Gone || r.Deleted {
+	begin := y.newTask()
+	if r := y.runs(begin, treat.Refused); r.Err == nil || r.Current != nil || r.Gone || r.Deleted {
 		y.Errorf("the report: %+v", r)
 	}
-	spared := y.stored(y.name)
-	e := &engine.Task{Kind: CancelTermination, Work: &Work{Does: CancelTermination, Claim: spared}}
+	e := &engine.Task{Kind: CancelTermination, Node: begin.Node, Work: &Work{Does: CancelTermination, Claim: y.stored(y.name)}}
 	if r := y.runs(e, treat.Refused); r.Err == nil || r.Current != nil {
-		y.Errorf("the report when it is to be spared: %+v", r)
+		y.Errorf("the report of the cancellation: %+v", r)
 	}
+}
+
+// A replica that knows the mark of the new leader, and an older version of the node, keeps the mark.
+func (y *claimClusterFixture) nodeChangedSince() {
+	begin := y.newTask()
+	y.onDelete = conflict(y.name) // the claim only gets its mark
+	y.runs(begin, treat.Refused)
+	node := &corev1.Node{}
+	testkit.Must(y.T, y.api.Get(y.Context(), client.ObjectKey{Name: y.name}, node))
+	node.Status.Conditions = []corev1.NodeCondition{{Type: "Broken", Status: corev1.ConditionTrue}}
+	testkit.Must(y.T, y.api.Status().Update(y.Context(), node))
+	marked := y.stored(y.name)
+	e := &engine.Task{Kind: CancelTermination, Node: begin.Node, Work: &Work{Does: CancelTermination, Claim: marked, Mark: claimWork(begin).Mark}}
+	r := y.runs(e, treat.Stale)
+	testkit.Check(y.T, r.Fresh != nil && y.stored(y.name).Annotations[ownership.MarkAnnotation] != "", "the report: %+v", r)
 }
 
 // The same holds for the deletion of a marked claim, which stays marked.

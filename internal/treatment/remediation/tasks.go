@@ -398,8 +398,11 @@ func (w *Work) runCreate(ctx context.Context, r *engine.TaskResult) (err error) 
 		return err
 	}
 	// Without the namespace for Leases, no other component can hold a Lease.
-	if err := w.obtainLease(ctx, r); err != nil && !apierrors.IsNotFound(err) || r.Outcome == treat.Stale {
-		return err
+	switch err := w.obtainLease(ctx, r); {
+	case err != nil && !apierrors.IsNotFound(err):
+		return r.NotWritten(err)
+	case r.Outcome == treat.Stale:
+		return nil
 	}
 	if isStill, err := host.IsUnchanged(ctx, r); err != nil || !isStill {
 		return err
@@ -418,12 +421,19 @@ func (w *Work) runCreate(ctx context.Context, r *engine.TaskResult) (err error) 
 	return err
 }
 
-// runDelete deletes an object after it has checked that the reason still holds.
+// runDelete deletes an object after it has checked that the reason still holds. A replica that lost
+// the lead without noticing may see an object of the new leader, but not yet the change of the node
+// or of the policy that caused it.
 func (w *Work) runDelete(ctx context.Context, r *engine.TaskResult) error {
 	write := w.remediations.host.Writer()
 	isOrphan := r.Task.Reason.Code == triage.NodeGone
-	if isOrphan {
+	switch {
+	case isOrphan:
 		if isGone, err := w.fetchNode(ctx, r); err != nil || !isGone {
+			return err
+		}
+	case r.Task.Node != nil:
+		if isStill, err := w.remediations.host.IsUnchanged(ctx, r); err != nil || !isStill {
 			return err
 		}
 	}
@@ -485,9 +495,7 @@ func (w *Work) fetchNode(ctx context.Context, r *engine.TaskResult) (isGone bool
 	return false, nil
 }
 
-// fetchPolicy checks that the policy is unchanged since it found the node healthy. A
-// replica that lost the lead without noticing may see an object of the new leader but not
-// yet the policy edit that caused it.
+// fetchPolicy checks that the policy is unchanged since it found the node healthy.
 func (w *Work) fetchPolicy(ctx context.Context, r *engine.TaskResult) error {
 	known := w.Request
 	if known == nil {

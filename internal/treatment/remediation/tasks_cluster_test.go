@@ -66,6 +66,7 @@ func TestTasksInACluster(t *testing.T) {
 	for name, test := range map[string]func(*clusterFixture){
 		"a treatment begins with a lock":                (*clusterFixture).begins,
 		"a node that has changed is looked at":          (*clusterFixture).nodeChanged,
+		"the treatment of a node that has changed":      (*clusterFixture).nodeChangedSince,
 		"a node that is gone is not treated":            (*clusterFixture).nodeGone,
 		"somebody was faster with the lock":             (*clusterFixture).lockTaken,
 		"an answer is lost":                             (*clusterFixture).answerLost,
@@ -183,6 +184,21 @@ func (s *clusterFixture) nodeChanged() {
 	testkit.Must(s.T, s.api.Update(s.Context(), fresh))
 	r := s.runs(e, treat.Stale)
 	if r.Fresh == nil || r.Fresh.ResourceVersion != fresh.ResourceVersion || !r.LeaseKnown || s.object() != nil {
+		s.Errorf("the report: %+v", r)
+	}
+}
+
+// nodeChangedSince checks that a replica that knows the remediation of the new leader, and an older
+// version of the node, does not delete the remediation.
+func (s *clusterFixture) nodeChangedSince() {
+	node := s.node()
+	r := s.runs(s.newTask(node), treat.Made)
+	e := s.remediations.task(DeleteRemediation, node, triage.RuleID{}, triage.Reason{}, Work{Object: remediation.Read(r.Current)})
+	fresh := &corev1.Node{}
+	testkit.Must(s.T, s.api.Get(s.Context(), client.ObjectKey{Name: s.name}, fresh))
+	fresh.Status.Conditions = []corev1.NodeCondition{{Type: "Broken", Status: corev1.ConditionTrue}}
+	testkit.Must(s.T, s.api.Status().Update(s.Context(), fresh))
+	if r := s.runs(e, treat.Stale); r.Fresh == nil || s.object() == nil {
 		s.Errorf("the report: %+v", r)
 	}
 }
