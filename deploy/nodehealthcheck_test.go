@@ -377,9 +377,9 @@ func (c cluster) storesOnlyReadableHealthChecks(t *testing.T) {
 
 func (c cluster) printsHealthCheckColumns(t *testing.T) {
 	c.kubectl(t, "apply", "-f", seedCheck)
-	c.prints(t, []string{"NAME OBSERVED HEALTHY TREATED PHASE REASON AGE", "nodehealthcheck-sample"}, "get", "nhc")
+	c.prints(t, []string{"NAME MODE OBSERVED HEALTHY TREATED PHASE REASON AGE", "nodehealthcheck-sample"}, "get", "nhc")
 	all := c.healthChecks()
-	testkit.Must(t, all.patchStatus(t, all.sample, `{"observedNodes": 10, "healthyNodes": 8, "inTreatment": 1, "phase": "Remediating", "reason": "1 node is in treatment"}`))
-	c.prints(t, []string{"NAME OBSERVED HEALTHY TREATED PHASE REASON AGE", "nodehealthcheck-sample 10 8 1 Remediating 1 node is in treatment"}, "get", "nhc")
+	testkit.Must(t, all.patchStatus(t, all.sample, `{"mode": "Enforce", "observedNodes": 10, "healthyNodes": 8, "inTreatment": 1, "phase": "Remediating", "reason": "1 node is in treatment"}`))
+	c.prints(t, []string{"NAME MODE OBSERVED HEALTHY TREATED PHASE REASON AGE", "nodehealthcheck-sample Enforce 10 8 1 Remediating 1 node is in treatment"}, "get", "nhc")
 	all.deleteAll(t)
 }

@@ -22,11 +22,13 @@ const (
 
 	// readyTimeoutVariable is the environment variable for the default ready timeout.
 	readyTimeoutVariable = "NODE_READY_TIMEOUT"
+	readyTimeoutFlag     = "node-ready-timeout"
 	defaultReadyTimeout  = 10 * time.Minute
 )
 
 // repairOptions are the values of the flags about repairs.
 type repairOptions struct {
+	flags         *flag.FlagSet
 	gates         featuregate.MutableFeatureGate
 	readyTimeout  time.Duration
 	withoutPolicy bool
@@ -36,7 +38,7 @@ type repairOptions struct {
 
 // add registers the flags. The environment variable sets the default of its flag.
 func (o *repairOptions) add(flags *flag.FlagSet) error {
-	o.gates = featuregate.NewFeatureGate()
+	o.flags, o.gates = flags, featuregate.NewFeatureGate()
 	if err := o.gates.Add(map[featuregate.Feature]featuregate.FeatureSpec{
 		nodeReadyTimeoutRecovery: {Default: false, PreRelease: featuregate.Alpha},
 	}); err != nil {
@@ -51,7 +53,7 @@ func (o *repairOptions) add(flags *flag.FlagSet) error {
 		o.readyTimeout = timeout
 	}
 	flags.Func("feature-gates", "`gates` like NodeReadyTimeoutRecovery=true (alpha, off by default): replace nodes of a NodePool that do not become Ready in time", o.gates.Set)
-	flags.DurationVar(&o.readyTimeout, "node-ready-timeout", o.readyTimeout, "how long a node of a NodePool may take to become Ready, unless its pool sets a timeout; needs the gate NodeReadyTimeoutRecovery. The environment variable "+readyTimeoutVariable+" sets the default")
+	flags.DurationVar(&o.readyTimeout, readyTimeoutFlag, o.readyTimeout, "how long a node of a NodePool may take to become Ready, unless its pool sets a timeout; needs the gate NodeReadyTimeoutRecovery. The environment variable "+readyTimeoutVariable+" sets the default")
 	flags.BoolVar(&o.withoutPolicy, "repair-without-policy", false, "also repair nodes of NodePools without a policy, as their provider recommends")
 	flags.BoolVar(&o.restoreSchema, "restore-nodepool-schema", false, "restore the schema of repair blocks in the NodePool CRD after it was removed, and the blocks of the NodePools; needs the rights in deploy/karpenter/restore-rights.yaml")
 	flags.StringVar(&o.statements, "repair-statements", "", "`file` with additional conditions that make a node unhealthy")
@@ -97,10 +99,17 @@ func (o *repairOptions) config(log *slog.Logger) (repair.Config, error) {
 	switch {
 	case o.appliesReadyTimeouts():
 		cfg.ReadyTimeout = o.readyTimeout
-	case o.readyTimeout != defaultReadyTimeout:
+	case o.hasReadyTimeout():
 		log.Warn("the ready timeout has no effect: set --feature-gates=NodeReadyTimeoutRecovery=true as well", "timeout", o.readyTimeout.String())
 	}
 	return cfg, nil
+}
+
+// hasReadyTimeout reports whether the user has set a ready timeout.
+func (o *repairOptions) hasReadyTimeout() bool {
+	is := os.Getenv(readyTimeoutVariable) != ""
+	o.flags.Visit(func(f *flag.Flag) { is = is || f.Name == readyTimeoutFlag })
+	return is
 }
 
 // appliesReadyTimeouts reports whether nodes that do not become Ready in time are replaced.

@@ -21,6 +21,7 @@ func TestReadyTimeout(t *testing.T) {
 		"the gate is off by default":      {"", nil, 0},
 		"the flag needs the gate":         {"", []string{"--node-ready-timeout=7m"}, 0},
 		"the variable needs the gate":     {"3m", nil, 0},
+		"the default as a variable":       {"10m", nil, 0},
 		"the gate is disabled":            {"3m", []string{"--feature-gates=NodeReadyTimeoutRecovery=false"}, 0},
 		"the default":                     {"", []string{gate}, 10 * time.Minute},
 		"the variable":                    {"3m", []string{gate}, 3 * time.Minute},

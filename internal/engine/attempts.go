@@ -14,7 +14,7 @@ import (
 )
 
 // An attempt is all steps of one treatment of a node. The engine records it in an annotation of the
-// node before the first step, so that it counts whatever happens then. inheritance.go passes the
+// node before the first step, so that it counts whatever happens then. inheritedattempts.go passes the
 // attempts of a deleted node on to the node that replaces it.
 
 // maxRecordings is how often a task tries to record its attempt on a node that changes meanwhile.

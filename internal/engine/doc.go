@@ -1,11 +1,18 @@
 // Package engine carries out the plans of internal/triage in a cluster. It tells the
 // triage core what the API server holds and starts the writes that the core plans.
 //
-// The engine guarantees, together with the contracts of [Treatment] and [NodeWriter], that
-// the ledger stores a slot under a cap, and the one slot of the control plane, before the
-// write that takes the slot. It frees such a slot only when no write that takes it can still
-// arrive. A treatment says which of its tasks take a slot, and whether a write can still arrive. A failing node
-// does not delay other nodes.
+// The engine guarantees, together with the contracts of [Treatment] and [NodeWriter]:
+//
+//   - The ledger stores a slot under a cap, the one slot of the control plane, and the place of
+//     a node under the limits on all policies together, before the write that takes it.
+//   - A slot is free only when no write that takes it can still arrive. A treatment says which
+//     of its tasks take a slot, and whether a write can still arrive.
+//   - Immediately before the first write of a treatment the engine asks the core again.
+//   - An attempt counts, whatever happens to the write, to the node or to the leader.
+//   - A failing node does not delay other nodes.
+//
+// Besides slots, the ledger has the attempts of nodes that are deleted or in treatment, and
+// what policies need after a change of the leader ([Recorder]).
 //
 // The engine starts nothing that the core has not planned. It tells the core facts, vetoes
 // and allowances, and it may cancel a planned write that is not sent yet. Policies compile

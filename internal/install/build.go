@@ -53,7 +53,7 @@ func Build(ctx context.Context, room string, flags ...string) (string, error) {
 func compile(ctx context.Context, room, into string, flags []string) error {
 	args := append([]string{"build", "-tags", "grpcnotrace", "-o", into}, flags...) // as in the Makefile
 	if raced || os.Getenv("RACE_PROGRAMS") != "" {
-		args = append(args, "-race")
+		args = append(args, "-race", "-ldflags=-w")
 	}
 	if _, err := sources(); err != nil {
 		return err

@@ -13,5 +13,5 @@ type Request struct {
 	TakesSlot bool
 }
 
-// IsFollowed reports whether a version of the policy is followed.
+// IsFollowed reports whether a version of the policy is in force.
 func (r *Request) IsFollowed() bool { return r.Rule.ID != triage.RuleID{} }

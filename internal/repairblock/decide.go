@@ -88,16 +88,16 @@ func updateLastGood(pool *karpenter.NodePool, is state, fault error, last *lastG
 }
 
 // notRepairedNote is the consequence for a pool with a block of which no valid version is known.
-const notRepairedNote = ", and no node is repaired unless a RepairPolicy governs it"
+const notRepairedNote = ", and no node is repaired unless a RepairPolicy applies to it"
 
 // problem says why the block on a pool is not in force.
 func problem(is state, fault error, last *lastGood, lastFault error) string {
 	goesOn := "the last good block stays in force"
 	switch {
 	case last == nil:
-		goesOn = "no block is in force, for none before it is known" + notRepairedNote
+		goesOn = "no block is in force, because no earlier valid version is known" + notRepairedNote
 	case lastFault != nil:
-		goesOn = fmt.Sprintf("no block is in force, for the last one cannot be followed any more (%s)", inSentence(lastFault)) + notRepairedNote
+		goesOn = fmt.Sprintf("no block is in force, because the last valid version is invalid now (%s)", inSentence(lastFault)) + notRepairedNote
 	}
 	switch is {
 	case refused:

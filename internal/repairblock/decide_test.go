@@ -65,7 +65,7 @@ func TestStateOf(t *testing.T) {
 func TestNeverValidIsNotNone(t *testing.T) {
 	fault := errors.New("no duration")
 	last := &lastGood{Block: &v1alpha1.RepairSpec{}}
-	words := "no node is repaired unless a RepairPolicy governs it"
+	words := "no node is repaired unless a RepairPolicy applies to it"
 	for name, test := range map[string]struct {
 		pool       pool
 		neverValid bool

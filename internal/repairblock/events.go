@@ -21,26 +21,26 @@ func (k *Store) sendEvents(inForce map[string]*Pool) {
 			continue
 		}
 		p.lastReported = is.Problem
-		word := treat.Event{Policy: treat.AboutNodePool(p.NodePool), Message: "Repair: " + is.Problem + "."}
+		event := treat.Event{Policy: treat.AboutNodePool(p.NodePool), Message: "Repair: " + is.Problem + "."}
 		switch p.is {
 		case refused:
-			word.EventReason = treat.RepairBlockRefused
-			word.Message += " Write spec.repair anew."
+			event.EventReason = treat.RepairBlockRefused
+			event.Message += " Write spec.repair anew."
 			k.cfg.Logger.Error("repair block refused", "nodePool", name, "err", p.fault)
 		case lost:
-			word.EventReason = treat.RepairSchemaLost
-			word.Message += k.recoveryHint(is)
+			event.EventReason = treat.RepairSchemaLost
+			event.Message += k.recoveryHint(is)
 		case vanished, unsure:
-			word.EventReason = treat.RepairBlockVanished
-			word.Message += k.removalHint(is, " Write spec.repair again to put it back, or enabled: false there to switch it off; to drop it for good:")
+			event.EventReason = treat.RepairBlockVanished
+			event.Message += k.removalHint(is, " Write spec.repair again to put it back, or enabled: false there to switch it off; to drop it for good:")
 			k.cfg.Logger.Warn("repair block vanished", "nodePool", name, "problem", is.Problem)
 		case applied:
-			word.EventReason, word.Message = treat.Accepted, "Repair: spec.repair is in force."
+			event.EventReason, event.Message = treat.Accepted, "Repair: spec.repair is in force."
 			k.cfg.Logger.Info("repair block in force", "nodePool", name)
 		default: // the block was removed or dropped
-			word.EventReason, word.Message = treat.Accepted, "Repair: no block is in force any more."
+			event.EventReason, event.Message = treat.Accepted, "Repair: no block is in force any more."
 		}
-		k.cfg.Event(word)
+		k.cfg.Event(event)
 	}
 	if isOut := lostOnes > 0; isOut != k.logged.schemaLoss {
 		k.logged.schemaLoss = isOut
@@ -55,17 +55,17 @@ func (k *Store) sendEvents(inForce map[string]*Pool) {
 // recoveryHint says how to get the schema back, and what to do until then. To write the block is
 // no solution, because the API server does not store it.
 func (k *Store) recoveryHint(is *Pool) string {
-	words := " The next write to this NodePool deletes the block from it. Apply deploy/karpenter/nodepool-repair.json again, or let the controller do so with --restore-nodepool-schema and deploy/karpenter/restore-rights.yaml."
+	hint := " The next write to this NodePool deletes the block from it. Apply deploy/karpenter/nodepool-repair.json again, or let the controller do so with --restore-nodepool-schema and deploy/karpenter/restore-rights.yaml."
 	if k.cfg.Restore {
-		words = " The controller puts the schema back."
+		hint = " The controller puts the schema back."
 	}
 	if is.Block != nil {
-		words += fmt.Sprintf(" Until it is back, what is written to spec.repair is lost; to stop repairs: kubectl annotate nodepool %s %s=true.", is.Name, karpenter.OurDoNotRepairAnnotation)
+		hint += fmt.Sprintf(" Until it is back, what is written to spec.repair is lost; to stop repairs: kubectl annotate nodepool %s %s=true.", is.Name, karpenter.OurDoNotRepairAnnotation)
 	}
 	if k.cfg.Restore {
-		return words
+		return hint
 	}
-	return words + k.removalHint(is, " To have no block in force either, for good if it was deleted from the NodePool, else until the schema is back:")
+	return hint + k.removalHint(is, " To switch the block off until the schema is back, or for good if it was deleted from the NodePool:")
 }
 
 // removalHint says, after the given words, how to have no block.

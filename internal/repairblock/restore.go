@@ -194,10 +194,10 @@ func (k *Store) reviewPermissions(ctx context.Context) {
 	}
 }
 
-func (k *Store) sendRestored(p *pool, words string, err error) {
-	word := treat.Event{Policy: treat.AboutNodePool(p.NodePool), EventReason: treat.RepairBlockRestored, Message: "Repair: " + words + "."}
+func (k *Store) sendRestored(p *pool, message string, err error) {
+	event := treat.Event{Policy: treat.AboutNodePool(p.NodePool), EventReason: treat.RepairBlockRestored, Message: "Repair: " + message + "."}
 	if err != nil {
-		word.Message, word.Failure = "Repair", "what was lost could not be put back: "+err.Error()
+		event.Message, event.Failure = "Repair", "what was lost could not be put back: "+err.Error()
 	}
-	k.cfg.Event(word)
+	k.cfg.Event(event)
 }

@@ -52,7 +52,7 @@ func TestEveryStateHasItsOwnWords(t *testing.T) {
 		{"2 nodes unhealthy, the first due 10:37:16", nodes(7, later, pending)},
 		{"1 node unhealthy, due 2026-03-03T10:32:16Z", nodes(7, long)},
 		{"1 node due: 2 in treatment, at most 2 of 9 selected nodes may be", nodes(9, capFull)},
-		{"2 nodes due; worker-1: left alone: the node has the annotation karpenter.sh/do-not-disrupt", nodes(9, veto, veto)},
+		{"2 nodes due; worker-1: not treated: the node has the annotation karpenter.sh/do-not-disrupt", nodes(9, veto, veto)},
 		{"1 node healthy again, waits for confirmation", nodes(9, triage.Reason{Code: triage.Recovering, Since: since})},
 		{"1 node healthy again, in treatment until 10:37:16", nodes(9, triage.Reason{Code: triage.Recovering, Since: since, Until: due})},
 		{"1 node healthy again, being released", nodes(9, triage.Reason{Code: triage.Recovered})},

@@ -78,7 +78,8 @@ func (c *Cluster) kubectl(ctx context.Context, input string, args []string) (str
 	var stdout, stderr bytes.Buffer
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = strings.NewReader(input), &stdout, &stderr
 	// The default cache is keyed by host and port, which an earlier cluster may have used.
-	cmd.Env = append(os.Environ(), "KUBECONFIG="+c.Kubeconfig(), "KUBECACHEDIR="+c.folder.at("kubectl-cache"))
+	cmd.Env = append(os.Environ(), "KUBECONFIG="+c.Kubeconfig(), "KUBECACHEDIR="+c.folder.at("kubectl-cache"),
+		"GOGC=off") // a quarter less CPU, for 30 MB more
 	if err := runTethered(cmd, func(error) {}); err != nil {
 		if ctx.Err() != nil { // the cause of its death
 			err = context.Cause(ctx)

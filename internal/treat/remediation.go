@@ -180,16 +180,19 @@ func (w *Writer) FetchOwner(ctx context.Context, owner remediation.Owner) (*meta
 	return policy, nil
 }
 
-// HealthCheckCondition sets one condition in the status of a NodeHealthCheck and changes
-// nothing else. It is for health checks whose status another controller writes. It returns
-// the new resourceVersion.
-func (w *Writer) HealthCheckCondition(ctx context.Context, check string, condition metav1.Condition) (resourceVersion string, err error) {
+// HealthCheckConditions sets conditions in the status of a NodeHealthCheck, and the reason unless it is
+// empty, and changes nothing else. It is for health checks whose status another controller writes, so
+// it uses no field that medik8s' CRD lacks. It returns the new resourceVersion.
+func (w *Writer) HealthCheckConditions(ctx context.Context, check, reason string, conditions ...metav1.Condition) (resourceVersion string, err error) {
+	status := map[string]any{"conditions": conditions}
+	if reason != "" {
+		status["reason"] = reason
+	}
 	patch, err := json.Marshal(map[string]any{
-		"apiVersion": remediation.CheckAPIVersion, "kind": remediation.CheckKind, "metadata": map[string]any{"name": check},
-		"status": map[string]any{"conditions": []metav1.Condition{condition}},
+		"apiVersion": remediation.CheckAPIVersion, "kind": remediation.CheckKind, "metadata": map[string]any{"name": check}, "status": status,
 	})
 	if err != nil {
-		return "", fmt.Errorf("encoding a condition of NodeHealthCheck %s: %w", check, err)
+		return "", fmt.Errorf("encoding the conditions of NodeHealthCheck %s: %w", check, err)
 	}
 	answer := &metav1.PartialObjectMetadata{
 		TypeMeta:   metav1.TypeMeta{APIVersion: remediation.CheckAPIVersion, Kind: remediation.CheckKind},
@@ -197,7 +200,7 @@ func (w *Writer) HealthCheckCondition(ctx context.Context, check string, conditi
 	}
 	err = w.client.Status().Patch(ctx, answer, client.RawPatch(types.ApplyPatchType, patch), client.FieldOwner(FieldManager), client.ForceOwnership)
 	if err != nil {
-		return "", fmt.Errorf("writing a condition of NodeHealthCheck %s: %w", check, err)
+		return "", fmt.Errorf("writing the conditions of NodeHealthCheck %s: %w", check, err)
 	}
 	return answer.ResourceVersion, nil
 }

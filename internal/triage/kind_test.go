@@ -74,11 +74,11 @@ func TestInventedKinds(t *testing.T) {
 			"Quarantine/q"+since+"taint example.com/unhealthy:NoSchedule instead of NoExecute: 1 placed or under way, at most 1 of 2 selected nodes may have it")
 		core.Observe(now, responds(node("a", triage.True)))
 		grants(core, slots("a")...)
-		has(core, "a", "Reimage/r: the node has recovered, the treatment is taken back", "Quarantine/q: the node has recovered, the taint is taken back")
+		has(core, "a", "Reimage/r: the node has recovered, the treatment ends", "Quarantine/q: the node has recovered, the taint is removed")
 		core.Observe(now, node("a", triage.True))
 		grants(core, slots("b")...)
 	})
-	gone := []string{"Quarantine/q: there is no such policy any more, the taint is taken back", "Reimage/r: there is no such policy any more, the treatment is taken back"}
+	gone := []string{"Quarantine/q: the policy no longer exists, the taint is removed", "Reimage/r: the policy no longer exists, the treatment ends"}
 	t.Run("are found on nodes without their rules", func(t *testing.T) {
 		core := start()
 		core.Observe(now, responds(node("a", triage.False)))

@@ -1664,9 +1664,9 @@ func (t *naiveCore) treatmentFinding(p *nodeState, rule triage.Rule, c *ruleStat
 func (t *naiveCore) dryRunFinding(p *nodeState, rule triage.Rule, v verdict, there bool) triage.Reason {
 	reason := triage.Reason{Code: triage.DryRun}
 	if there {
-		reason.Other = "the taint is taken back"
+		reason.Other = "the taint is removed"
 		if len(rule.Response.Ladder) > 0 {
-			reason.Other = "the treatment is taken back"
+			reason.Other = "the treatment ends"
 		}
 	}
 	if v == unclear {

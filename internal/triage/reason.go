@@ -239,7 +239,7 @@ func (r Reason) tail() string {
 	case Deselected:
 		return "the policy no longer selects this node, " + r.removalText()
 	case RuleGone:
-		return "there is no such policy any more, " + r.removalText()
+		return "the policy no longer exists, " + r.removalText()
 	case NodeGone:
 		return "the node is gone, " + r.removalText()
 	case DryRun:
@@ -285,7 +285,7 @@ func (r Reason) taintedText() string {
 	case r.Foreign > 0:
 		return fmt.Sprintf("the node already has the taint %s:%s, which Autohealer cannot prove to be its own", r.Key, r.Effect)
 	case r.Other != "":
-		return fmt.Sprintf("taint %s:%s is asked for now, %s", r.Key, r.Effect, r.Other)
+		return fmt.Sprintf("taint %s:%s; %s", r.Key, r.Effect, r.Other)
 	}
 	return fmt.Sprintf("taint %s:%s", r.Key, r.Effect) + r.whileUnknown("")
 }
@@ -350,19 +350,19 @@ func (r Reason) waitText() string {
 	case Busy:
 		return fmt.Sprintf("waits: %s treats this node", r.Other)
 	case Vetoed:
-		return "left alone: " + r.Other
+		return "not treated: " + r.Other
 	case OutsideWindow:
 		if r.Until.IsZero() {
 			return outsideWindow + r.Other
 		}
 		return outsideWindow + r.Other + ", continues at " + stamp(r.Until)
 	case OnHold:
-		return "nothing new is begun: " + r.Other
+		return "nothing new starts: " + r.Other
 	case NodePaused:
 		if r.Until.IsZero() {
-			return "nothing new is begun on this node: " + r.Other
+			return "nothing new starts on this node: " + r.Other
 		}
-		return "nothing new is begun on this node until " + stamp(r.Until) + ": " + r.Other
+		return "nothing new starts on this node until " + stamp(r.Until) + ": " + r.Other
 	case Retrying:
 		return "could not be carried out, tried again at " + stamp(r.Until)
 	}
@@ -468,9 +468,9 @@ func (r Reason) unknownCause() string {
 // removalText says that the response is removed.
 func (r Reason) removalText() string {
 	if r.Taint {
-		return "the taint is taken back"
+		return "the taint is removed"
 	}
-	return "the treatment is taken back"
+	return "the treatment ends"
 }
 
 func stamp(t time.Time) string { return t.UTC().Format(time.RFC3339) }

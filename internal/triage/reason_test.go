@@ -12,11 +12,11 @@ import (
 func TestReasonsSpeakOfPolicies(t *testing.T) {
 	for code, want := range map[triage.Code]string{
 		triage.Deselected: "Kind/a: the policy no longer selects this node, ",
-		triage.RuleGone:   "Kind/a: there is no such policy any more, ",
+		triage.RuleGone:   "Kind/a: the policy no longer exists, ",
 		triage.Recovered:  "Kind/a: the node has recovered, ",
 		triage.NodeGone:   "Kind/a: the node is gone, ",
 	} {
-		for taint, want := range map[bool]string{true: want + "the taint is taken back", false: want + "the treatment is taken back"} {
+		for taint, want := range map[bool]string{true: want + "the taint is removed", false: want + "the treatment ends"} {
 			reason := triage.Reason{Code: code, Rule: triage.RuleID{Kind: "Kind", Name: "a"}, Taint: taint}
 			if got := reason.String(); got != want {
 				t.Errorf("%s\nwant %s", got, want)

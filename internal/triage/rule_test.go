@@ -182,7 +182,7 @@ func TestWeakerEffectCallsOffRestoredDecisions(t *testing.T) {
 	if len(plan.Taints) != 1 || plan.Taints[0].Effect != triage.NoSchedule || plan.Reason.String() != says {
 		t.Errorf("%s; taints are %v", plan.Reason, plan.Taints)
 	}
-	if len(plan.Release) != 1 || plan.Release[0].Code != triage.Tainted || plan.Release[0].String() != says+" is asked for now, NoExecute is called off" {
+	if len(plan.Release) != 1 || plan.Release[0].Code != triage.Tainted || plan.Release[0].String() != says+"; NoExecute is called off" {
 		t.Errorf("releases are %v", plan.Release)
 	}
 	if grants := core.Grants(); len(grants) != 1 || grants[0] != grant {

@@ -64,6 +64,18 @@ var healthChecks = []healthCheck{
 	outOfBounds, selectorNodes, overlaps, conditionNames, shortDuration,
 }
 
+// StoredHealthCheck returns the problems of a health check that may have been stored without the webhook,
+// as far as they are not about other objects or a change: it does not compile, or would remediate
+// healthy nodes.
+func StoredHealthCheck(check *v1alpha1.NodeHealthCheck) (v Verdict) {
+	s := &healthAnalysis{HealthCase: HealthCase{Check: check}}
+	if s.rule, s.compileErr = compileHealthCheck(check); s.compileErr != nil {
+		return Verdict{Problems: []Problem{invalid(s.compileErr)}}
+	}
+	v.Problems, _ = remediatesHealthy(s)
+	return v
+}
+
 // HealthCheck returns all problems and warnings of a health check that is being
 // written. A change that only pauses it is never rejected, even if it has other problems.
 func HealthCheck(c HealthCase) Verdict {

@@ -294,7 +294,7 @@ func testPaused(w *scope) {
 	status := w.hasStatus("set", isAccepted(metav1.ConditionTrue, "Paused"))
 	testkit.Same(w.t, status.Mode, v1alpha1.Paused, "the mode")
 	w.setCondition(nodes[1], "Unhealthy", corev1.ConditionTrue)
-	w.hasStatus("set", saysOf(nodes[1], "OnHold", "nothing new is begun: paused by annotation: Anna looks at it"))
+	w.hasStatus("set", saysOf(nodes[1], "OnHold", "nothing new starts: paused by annotation: Anna looks at it"))
 	w.has(nodes[0], noExecute(w.key("set")))
 	w.has(nodes[1])
 	w.setCondition(nodes[0], "Unhealthy", corev1.ConditionFalse)

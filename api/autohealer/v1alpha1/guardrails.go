@@ -256,7 +256,7 @@ const ImageKey DomainKey = "image"
 
 // MaxAttempts is how often a node is treated.
 type MaxAttempts struct {
-	// Limit is how many attempts may be completed within the window. All steps of one case are one
+	// Limit is how many attempts may begin within the window. All steps of one case are one
 	// attempt, for example all remediations of a NodeHealthCheck. Taints do not count. The default
 	// is 3.
 	//

@@ -14,6 +14,7 @@ import (
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
 // +kubebuilder:resource:path=nodehealthchecks,scope=Cluster,shortName=nhc,categories=autohealer
+// +kubebuilder:printcolumn:name=Mode,type=string,JSONPath=`.status.mode`,description="Enforce, Observe or Paused"
 // +kubebuilder:printcolumn:name=Observed,type=integer,JSONPath=`.status.observedNodes`,description="Nodes that the selector chooses"
 // +kubebuilder:printcolumn:name=Healthy,type=integer,JSONPath=`.status.healthyNodes`
 // +kubebuilder:printcolumn:name=Treated,type=integer,JSONPath=`.status.inTreatment`,description="Nodes with a remediation"
@@ -204,6 +205,12 @@ type NodeHealthCheckStatus struct {
 	//
 	// +optional
 	InTreatment *int `json:"inTreatment"`
+
+	// Mode is Enforce, Observe (by an annotation: no remediation starts) or Paused (by
+	// pauseRequests: no new remediation starts).
+	//
+	// +optional
+	Mode string `json:"mode,omitempty"`
 
 	// MaxUnhealthyNodes is how many of the selected nodes may currently be unhealthy while a new
 	// remediation is created, as maxUnhealthy or minHealthy say, or the default of 49%.

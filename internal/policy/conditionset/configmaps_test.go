@@ -758,7 +758,7 @@ func testFallsLater(d *configMapFixture, successor func() *configMapFixture) {
 	next.settles()
 	next.follows("A")
 	if next.isBehind(m) {
-		d.t.Error("the set is followed, and the metric says that something is not")
+		d.t.Error("the set is in force, and the metric says that something is not")
 	}
 }
 

@@ -186,7 +186,7 @@ type conditionSet struct {
 	standing        []validate.Problem     // those that do not depend on nodes, without their impact
 	err             error                  // the problems as one error
 	awaitsNodes     bool                   // rejected because of node reports, so validate again when they change
-	proof           proof                  // reports that are missing until the set is followed without restrictions
+	proof           proof                  // reports that are missing until the set is in force without restrictions
 	unclearTaints   map[string]taintID     // nodes with a taint that the set may have placed, but no record proves it
 	status          status.Status[v1alpha1.ConditionSetStatus]
 }

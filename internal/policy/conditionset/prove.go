@@ -39,7 +39,7 @@ type proof struct {
 	reports  int       // nodes that reported them at the last check
 	matching int       // nodes that matched at the last judgement
 	settled  time.Time // when the reports have settled, unless more arrive
-	released bool      // the reports have settled; the set is followed until many more nodes start to report
+	released bool      // the reports have settled; the set is in force until many more nodes start to report
 	before   int       // nodes that reported the types when the set was released
 	limit    int       // nodes that maxUnhealthy allowed at the last judgement
 	refused  bool      // admission would reject the set now; only the user can change that
@@ -286,11 +286,11 @@ func (p *proof) message() string {
 	case p.refused:
 		return p.text
 	case p.reports == 0:
-		return fmt.Sprintf("the set is followed; no node reports %s yet, and the controller checks the set again when nodes do", names)
+		return fmt.Sprintf("the set is in force; no node reports %s yet, and the controller checks the set again when nodes do", names)
 	case p.released:
-		return fmt.Sprintf("the set is followed; the controller holds it and checks it again when more than %d further nodes begin to report %s", p.limit, names)
+		return fmt.Sprintf("the set is in force; the controller holds it and checks it again when more than %d further nodes begin to report %s", p.limit, names)
 	case p.matching == 0:
-		return fmt.Sprintf("the set is followed; it places no taint until enough nodes report %s to tell that it does not match healthy nodes", names)
+		return fmt.Sprintf("the set is in force; it places no taint until enough nodes report %s to tell that it does not match healthy nodes", names)
 	}
 	return fmt.Sprintf("held until enough nodes report %s to tell that the set does not match healthy nodes, or until no further node has begun to for %s: %s", names, reportsSettle, p.text)
 }

@@ -33,7 +33,7 @@ func (p *Policy) WriteStatuses(ctx context.Context, now time.Time) {
 		counts, _ := p.host.Core().Population(setRule(name))
 		policy := policykind.PolicyOf(setRule(name))
 		p.host.PolicyMetrics().SetNodes(policy, pol.summarize(counts).States())
-		p.host.PolicyMetrics().SetReady(policy, pol.err == nil && !pol.withholdsTaints())
+		p.host.PolicyMetrics().SetReady(policy, pol.err == nil && !pol.withholdsTaints() && p.configMapProblem(pol) == "")
 		if !pol.isInAPI() {
 			p.addMirror(mirrors, nameTaken, pol, counts)
 			continue
@@ -168,7 +168,7 @@ const keepsAccepted = status.KeepsAccepted
 func (p *Policy) setConditions(pol *conditionSet, status *v1alpha1.ConditionSetStatus, heldBack triage.Reason, sentence string) {
 	accepted := metav1.Condition{
 		Type: v1alpha1.Accepted, Status: metav1.ConditionTrue, Reason: "Followed",
-		Message: "the set is followed", ObservedGeneration: status.ObservedGeneration,
+		Message: "the set is in force", ObservedGeneration: status.ObservedGeneration,
 	}
 	switch switches := pol.switches(); {
 	case switches.Observe:

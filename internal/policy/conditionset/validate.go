@@ -396,7 +396,7 @@ func (pol *conditionSet) hasNewProblems(problems []validate.Problem) bool {
 	return pol.needsValidation || !slices.EqualFunc(pol.problems, problems, func(a, b validate.Problem) bool { return a.Reason == b.Reason && a.Field == b.Field })
 }
 
-// isInForce reports whether the current version of the set is followed.
+// isInForce reports whether the current version of the set is in force.
 func (pol *conditionSet) isInForce() bool {
 	return pol.inForce != nil && pol.inForce.UID == pol.set.UID && pol.inForce.Generation == pol.set.Generation
 }

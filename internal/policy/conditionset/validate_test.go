@@ -685,7 +685,7 @@ func TestAnAnnotationPausesASet(t *testing.T) {
 		if ready := status.Conditions[1].Message; !strings.Contains(ready, "Anna looks at it") {
 			t.Errorf("the condition Ready says %q", ready)
 		}
-		if plan, _ := c.core.Plan("node-2"); !strings.Contains(plan.Reason.String(), "nothing new is begun: paused by annotation: Anna looks at it") {
+		if plan, _ := c.core.Plan("node-2"); !strings.Contains(plan.Reason.String(), "nothing new starts: paused by annotation: Anna looks at it") {
 			t.Errorf("the node says %s", plan.Reason)
 		}
 

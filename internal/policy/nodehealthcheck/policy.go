@@ -25,6 +25,7 @@ import (
 	"github.com/resourcestack/autohealer/internal/status"
 	"github.com/resourcestack/autohealer/internal/treat"
 	"github.com/resourcestack/autohealer/internal/triage"
+	"github.com/resourcestack/autohealer/internal/validate"
 	"github.com/resourcestack/autohealer/internal/watch"
 )
 
@@ -92,7 +93,7 @@ func checkRule(name string) triage.RuleID {
 	return triage.RuleID{Kind: policykind.NodeHealthCheck, Name: name}
 }
 
-// isFollowed reports whether a version of the health check is followed.
+// isFollowed reports whether a version of the health check is in force.
 func (c *check) isFollowed() bool { return c.rule.ID != triage.RuleID{} }
 
 // isNew reports whether its templates have not been checked yet.
@@ -297,6 +298,9 @@ func (h *Policy) followCheck(now time.Time, c *check) {
 	name := c.object.Name
 	wasFollowed := c.isFollowed()
 	rule, ladder, err := compile(c.object)
+	if err == nil {
+		err = validate.StoredHealthCheck(c.object).Err()
+	}
 	invalid := ""
 	switch {
 	case err == nil:

@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	remediationv1alpha1 "github.com/resourcestack/autohealer/api/remediation/v1alpha1"
+	"github.com/resourcestack/autohealer/internal/observe"
 	"github.com/resourcestack/autohealer/internal/policykind"
 	"github.com/resourcestack/autohealer/internal/remediation"
 	"github.com/resourcestack/autohealer/internal/status"
@@ -65,7 +66,12 @@ func (h *Policy) WriteStatuses(ctx context.Context, now time.Time) {
 			write.Pause = deferredStatusEvery
 			write.Status = func() remediationv1alpha1.NodeHealthCheckStatus { return h.deferredStatus(c) }
 			write.Send = func(ctx context.Context, name string, status remediationv1alpha1.NodeHealthCheckStatus) (string, error) {
-				return h.host.Writer().HealthCheckCondition(ctx, name, *meta.FindStatusCondition(status.Conditions, remediationv1alpha1.StandingBack))
+				standing := *meta.FindStatusCondition(status.Conditions, remediationv1alpha1.StandingBack)
+				reason := ""
+				if status.Reason == standing.Message {
+					reason = status.Reason
+				}
+				return h.host.Writer().HealthCheckConditions(ctx, name, reason, standing, *meta.FindStatusCondition(status.Conditions, remediationv1alpha1.Ready))
 			}
 		}
 		c.status.Update(ctx, now, h.host.Statuses(), write)
@@ -97,14 +103,18 @@ func (c *check) statusDelay() time.Duration {
 	return time.Duration(min(len(c.nodes), remediationv1alpha1.MaxListedNodes)) * rowPause
 }
 
-// deferredStatus adds the StandingBack condition and keeps everything that the other
-// controller has written.
+// deferredStatus says that the controller does not follow the health check, and keeps everything that
+// the other controller has written. The reason says it too, until the other controller writes one.
 func (h *Policy) deferredStatus(c *check) remediationv1alpha1.NodeHealthCheckStatus {
-	status := *c.status.Stored.DeepCopy()
-	meta.SetStatusCondition(&status.Conditions, metav1.Condition{
-		Type: remediationv1alpha1.StandingBack, Status: metav1.ConditionTrue, Reason: "AnotherController",
-		Message: h.medik8s.message(), ObservedGeneration: c.object.Generation,
-	})
+	status, message := *c.status.Stored.DeepCopy(), h.medik8s.message()
+	if before := meta.FindStatusCondition(status.Conditions, remediationv1alpha1.StandingBack); before == nil || status.Reason == "" || status.Reason == before.Message {
+		status.Reason = message
+	}
+	for kind, is := range map[string]metav1.ConditionStatus{remediationv1alpha1.StandingBack: metav1.ConditionTrue, remediationv1alpha1.Ready: metav1.ConditionFalse} {
+		meta.SetStatusCondition(&status.Conditions, metav1.Condition{
+			Type: kind, Status: is, Reason: "AnotherController", Message: message, ObservedGeneration: c.object.Generation,
+		})
+	}
 	return status
 }
 
@@ -116,6 +126,7 @@ func (h *Policy) statusOf(c *check, counts triage.Population) remediationv1alpha
 		ObservedNodes:      new(counts.Selected),
 		HealthyNodes:       new(counts.Selected - counts.Unhealthy - counts.Recovering),
 		InTreatment:        new(treated),
+		Mode:               string(c.switches().Mode()),
 		UnhealthyNodes:     rows,
 		Conditions:         slices.Clone(c.status.Stored.Conditions),
 		AcceptedSpec:       cmp.Or(c.accepted, c.status.Stored.AcceptedSpec),
@@ -125,11 +136,11 @@ func (h *Policy) statusOf(c *check, counts triage.Population) remediationv1alpha
 		status.MaxUnhealthyNodes = new(counts.Gate)
 	}
 	sentence := c.summarize(counts).Sentence(h.host.CurrentReason)
-	switch pauses := c.object.Spec.PauseRequests; {
+	switch paused := c.switches().Paused; {
 	case c.disabled != "":
 		status.Phase, status.Reason = remediationv1alpha1.PhaseDisabled, c.disabled+": "+c.problem
-	case len(pauses) > 0:
-		status.Phase, status.Reason = remediationv1alpha1.PhasePaused, "paused by "+strings.Join(pauses, ", ")+"; "+sentence
+	case paused != "":
+		status.Phase, status.Reason = remediationv1alpha1.PhasePaused, paused+"; "+sentence
 	case treated > 0:
 		status.Phase, status.Reason = remediationv1alpha1.PhaseRemediating, sentence
 	default:
@@ -148,6 +159,15 @@ func (h *Policy) statusOf(c *check, counts triage.Population) remediationv1alpha
 	return status
 }
 
+// switches returns how much of the health check acts. It has a field of its own for a pause.
+func (c *check) switches() observe.Switches {
+	s := c.mode
+	if requests := c.object.Spec.PauseRequests; len(requests) > 0 {
+		s.Paused = "paused by " + strings.Join(requests, ", ")
+	}
+	return s
+}
+
 // setConditions sets the conditions of the health check.
 func (c *check) setConditions(status *remediationv1alpha1.NodeHealthCheckStatus, counts triage.Population) {
 	set := func(kind string, is bool, reason, message string, since time.Time) {
@@ -164,7 +184,7 @@ func (c *check) setConditions(status *remediationv1alpha1.NodeHealthCheckStatus,
 	}
 	meta.RemoveStatusCondition(&status.Conditions, remediationv1alpha1.StandingBack)
 	if c.disabled == "" {
-		set(remediationv1alpha1.Disabled, false, remediationv1alpha1.ReasonEnabled, "the health check is followed", time.Time{})
+		set(remediationv1alpha1.Disabled, false, remediationv1alpha1.ReasonEnabled, "the health check is in force", time.Time{})
 	} else {
 		set(remediationv1alpha1.Disabled, true, c.disabled, c.problem, time.Time{})
 	}
@@ -182,11 +202,11 @@ func (c *check) setConditions(status *remediationv1alpha1.NodeHealthCheckStatus,
 	const change = remediationv1alpha1.ReasonThresholdChange
 	storm, cooling := "no more nodes are unhealthy than allowed", "there is no storm, or it is not over"
 	if counts.Storm {
-		storm = "nothing new is begun until the storm has been over for " + c.rule.Bound.Cooldown.String()
+		storm = "nothing new starts until the storm has been over for " + c.rule.Bound.Cooldown.String()
 	}
 	isCooling := counts.Storm && !counts.CalmSince.IsZero()
 	if isCooling {
-		cooling = "nothing new is begun before " + counts.CalmUntil.UTC().Format(time.RFC3339)
+		cooling = "nothing new starts before " + counts.CalmUntil.UTC().Format(time.RFC3339)
 	}
 	set(remediationv1alpha1.StormActive, counts.Storm, change, storm, time.Time{})
 	set(remediationv1alpha1.StormCooldownActive, isCooling, change, cooling, counts.CalmSince)
@@ -212,10 +232,10 @@ func (h *Policy) reportStorm(c *check, counts triage.Population) {
 	var message string
 	switch {
 	case is.isCooling:
-		event, message = treat.StormRecoveryCooldownStarted, "the storm is over; nothing new is begun before "+counts.CalmUntil.UTC().Format(time.RFC3339)
+		event, message = treat.StormRecoveryCooldownStarted, "the storm is over; nothing new starts before "+counts.CalmUntil.UTC().Format(time.RFC3339)
 	case is.isOn && !was.isOn:
 		event = treat.StormRecoveryStarted
-		message = fmt.Sprintf("a storm: %d of %d selected nodes are %s, at most %d may be; nothing new is begun", counts.GateUnhealthy(), counts.GateTotal(), counts.GateUnhealthyText(), counts.Gate)
+		message = fmt.Sprintf("a storm: %d of %d selected nodes are %s, at most %d may be; nothing new starts", counts.GateUnhealthy(), counts.GateTotal(), counts.GateUnhealthyText(), counts.Gate)
 	case is.isOn: // unhealthy nodes exceed the threshold again
 		event, message = treat.StormRecoveryStarted, "the storm is back; no new remediation starts"
 	default:

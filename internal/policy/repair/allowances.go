@@ -208,7 +208,7 @@ func (r *Policy) updateAllowance(now time.Time, name string, count *poolCounts) 
 func (r *Policy) allowance(now time.Time, id triage.RuleID, name string, count *poolCounts) (*triage.Allowance, time.Time) {
 	allowed, changes := r.disruptionAllowance(now, id, name, count)
 	if room := r.roomBeside(id, count.forced); count.forced > 0 && room != nil && (allowed == nil || *room < allowed.Remaining) {
-		allowed = &triage.Allowance{Remaining: *room, Reason: fmt.Sprintf("%d nodes of NodePool %s that other clients delete are ended by force", count.forced, name)}
+		allowed = &triage.Allowance{Remaining: *room, Reason: fmt.Sprintf("%d nodes of NodePool %s that other clients delete are not drained any longer", count.forced, name)}
 	}
 	if id.Kind != policykind.ReadyTimeout || r.pools[name] == nil {
 		return allowed, changes

@@ -85,12 +85,12 @@ func TestPolicyPrecedence(t *testing.T) {
 			h.policy("p", forPool("default"))
 			h.policy("q", selecting("zone", "z"))
 			h.pool("default", ofAtMost("1"))
-		}, "NodePool/default", map[string]string{"p": "NodePool default has its own repair block", "q": "node a is governed by NodePool/default"}},
+		}, "NodePool/default", map[string]string{"p": "NodePool default has its own repair block", "q": "NodePool/default applies to node a"}},
 		"a policy that names the pool before an older selector": {func(h *nodePoolFixture) {
 			h.policy("q", selecting("zone", "z"))
 			enginetest.Pass(time.Minute)
 			h.policy("p", forPool("default"))
-		}, "RepairPolicy/p", map[string]string{"q": "node a is governed by RepairPolicy/p"}},
+		}, "RepairPolicy/p", map[string]string{"q": "RepairPolicy/p applies to node a"}},
 		"the older of two that name it": {func(h *nodePoolFixture) {
 			h.policy("q", forPool("default"))
 			enginetest.Pass(time.Minute)
@@ -99,16 +99,16 @@ func TestPolicyPrecedence(t *testing.T) {
 		"the first by name of two of one age": {func(h *nodePoolFixture) {
 			h.policy("q", selecting("zone", "z"))
 			h.policy("p", selecting("zone", "z"))
-		}, "RepairPolicy/p/default", map[string]string{"q": "by RepairPolicy/p/default"}},
+		}, "RepairPolicy/p/default", map[string]string{"q": "RepairPolicy/p/default applies"}},
 		"a disabled policy": {func(h *nodePoolFixture) {
 			h.policy("p", forPool("default"), func(p *v1alpha1.RepairPolicy) { p.Spec.Repair.Enabled = new(false) })
 			h.policy("q", selecting("zone", "z"))
-		}, "RepairPolicy/p", map[string]string{"q": "by RepairPolicy/p"}},
+		}, "RepairPolicy/p", map[string]string{"q": "RepairPolicy/p applies"}},
 		"the last valid version of an invalid policy": {func(h *nodePoolFixture) {
 			h.policy("p", forPool("default"))
 			h.policy("p", selecting("zone", "z"), func(p *v1alpha1.RepairPolicy) { p.Spec.Repair.DefaultTolerationDuration = "soon" })
 			h.policy("q", selecting("zone", "z"))
-		}, "RepairPolicy/p", map[string]string{"q": "by RepairPolicy/p"}},
+		}, "RepairPolicy/p", map[string]string{"q": "RepairPolicy/p applies"}},
 		"none if it was never valid": {func(h *nodePoolFixture) {
 			h.policy("p", forPool("default"), func(p *v1alpha1.RepairPolicy) { p.Spec.Repair.DefaultTolerationDuration = "soon" })
 		}, "", nil},
@@ -117,7 +117,7 @@ func TestPolicyPrecedence(t *testing.T) {
 			enginetest.Pass(time.Minute)
 			h.policy("p", selecting("zone", "z"))
 			h.policy("p", func(p *v1alpha1.RepairPolicy) { p.UID = "another" })
-		}, "RepairPolicy/q", map[string]string{"p": "node a is governed by RepairPolicy/q"}},
+		}, "RepairPolicy/q", map[string]string{"p": "RepairPolicy/q applies to node a"}},
 		"the next when the first is gone": {func(h *nodePoolFixture) {
 			h.policy("q", forPool("default"))
 			enginetest.Pass(time.Minute)
@@ -229,7 +229,7 @@ func TestDefaultsApplyOnlyWithoutAPolicy(t *testing.T) {
 func TestAnInvalidPolicyReportsThatNothingIsRepaired(t *testing.T) {
 	withNodePools(t, func(h *nodePoolFixture) {
 		h.policy("p", forPool("default"), unfollowable)
-		message := "until the policy is corrected, none of its nodes is repaired, unless another policy governs it"
+		message := "until the policy is corrected, none of its nodes is repaired, unless another policy applies to it"
 		if is := h.conditionOf("p", v1alpha1.Accepted); is.Status != metav1.ConditionFalse || !strings.Contains(is.Message, "defaultTolerationDuration") || !strings.Contains(is.Message, message) {
 			t.Errorf("its status: %+v", is)
 		}

@@ -75,7 +75,7 @@ func (r *Policy) reportMode(before, pool *repairblock.Pool) {
 func (r *Policy) reportPolicy(pol *repairPolicy) {
 	event := treat.Event{Policy: treat.AboutPolicy(pol.object), EventReason: treat.Disabled, Message: pol.problemMessage()}
 	if pol.problem == "" {
-		event.EventReason, event.Message = treat.Enabled, "nothing is wrong with it any more, the policy is followed"
+		event.EventReason, event.Message = treat.Enabled, "the policy is valid again and in force"
 		r.host.Logger().Info("repair policy followed", "repairPolicy", pol.object.Name)
 	} else {
 		r.host.Logger().Warn("repair policy not followed", "repairPolicy", pol.object.Name, "err", pol.problem)

@@ -100,7 +100,7 @@ func mirrorSpec(pool string, block *v1alpha1.RepairSpec) v1alpha1.RepairPolicySp
 
 // acceptedBlock returns the condition Accepted of the block of a pool.
 func (r *Policy) acceptedBlock(pool *repairblock.Pool) metav1.Condition {
-	accepted := metav1.Condition{Type: v1alpha1.Accepted, Status: metav1.ConditionTrue, Reason: "Followed", Message: "the block is followed"}
+	accepted := metav1.Condition{Type: v1alpha1.Accepted, Status: metav1.ConditionTrue, Reason: "Followed", Message: "the block is in force"}
 	switch switches := observe.AnnotatedSwitches(pool.Annotations); {
 	case pool.Problem != "":
 		accepted.Status, accepted.Reason, accepted.Message = metav1.ConditionFalse, "Invalid", pool.Problem
@@ -110,7 +110,7 @@ func (r *Policy) acceptedBlock(pool *repairblock.Pool) metav1.Condition {
 		accepted.Reason, accepted.Message = "SwitchedOff", "the block is disabled: nothing is repaired"
 	case switches.Mode() != v1alpha1.Enforce:
 		accepted.Reason, accepted.Message = modeReason(switches)
-	case pool.Block.ReadyTimeout != "" && r.cfg.ReadyTimeout == 0:
+	case hasReadyTimeout(pool.Block) && r.cfg.ReadyTimeout == 0:
 		accepted.Message += "; spec.repair.readyTimeout: " + validate.ReadyTimeoutsOffMessage
 	}
 	return accepted

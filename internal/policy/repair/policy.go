@@ -326,6 +326,7 @@ func (r *Policy) upsertPool(now time.Time, name string, pool *repairblock.Pool) 
 		r.host.Retire(now, poolRuleID(name))
 	} else {
 		was := r.templateOf(name)
+		r.warnOfReadyTimeout("NodePool "+name, before != nil && hasReadyTimeout(before.Block), pool.Block)
 		r.pools[name] = pool
 		r.host.Revive(timeoutRule(name))
 		r.host.Revive(poolRuleID(name))
@@ -340,6 +341,15 @@ func (r *Policy) upsertPool(now time.Time, name string, pool *repairblock.Pool) 
 	}
 	r.changed = true
 	r.countsOf(name).dirty = true
+}
+
+func hasReadyTimeout(spec *v1alpha1.RepairSpec) bool { return spec != nil && spec.ReadyTimeout != "" }
+
+// warnOfReadyTimeout logs that a new ready timeout has no effect.
+func (r *Policy) warnOfReadyTimeout(policy string, isKnown bool, spec *v1alpha1.RepairSpec) {
+	if r.cfg.ReadyTimeout == 0 && hasReadyTimeout(spec) && !isKnown {
+		r.host.Logger().Warn("ready timeout without effect", "policy", policy, "field", "spec.repair.readyTimeout", "why", validate.ReadyTimeoutsOffMessage)
+	}
 }
 
 // repairVeto returns the annotation that forbids repairs in a pool, empty for none.
@@ -368,6 +378,7 @@ func (r *Policy) upsertPolicy(now time.Time, object *v1alpha1.RepairPolicy) {
 	if isSame {
 		paused = pol.switches().Paused
 	}
+	r.warnOfReadyTimeout("RepairPolicy "+object.Name, pol.object != nil && hasReadyTimeout(&pol.object.Spec.Repair), &object.Spec.Repair)
 	pol.object, pol.status.Stale = object, true
 	r.host.Statuses().Schedule(now)
 	if isSame { // annotations do not change the generation

@@ -184,7 +184,7 @@ func (r *Policy) statusOf(pol *repairPolicy, sum *repairCounts) v1alpha1.RepairP
 	result.Mode = pol.switches().Mode()
 	r.setConditions(&result, r.accepted(pol), pol.problem != "" && pol.inForce != nil, sum)
 	conflict := metav1.Condition{
-		Type: v1alpha1.Conflict, Status: metav1.ConditionFalse, Reason: "NoConflict", Message: "no other policy governs a node that this policy selects", ObservedGeneration: pol.object.Generation,
+		Type: v1alpha1.Conflict, Status: metav1.ConditionFalse, Reason: "NoConflict", Message: "no other policy applies to a node that this policy selects", ObservedGeneration: pol.object.Generation,
 	}
 	if message := r.conflict(pol); message != "" {
 		conflict.Status, conflict.Reason, conflict.Message = metav1.ConditionTrue, "Shadowed", message
@@ -250,7 +250,7 @@ func (r *Policy) eligible(one row) time.Time {
 // accepted returns the condition Accepted of the policy.
 func (r *Policy) accepted(pol *repairPolicy) metav1.Condition {
 	accepted := metav1.Condition{
-		Type: v1alpha1.Accepted, Status: metav1.ConditionTrue, Reason: "Followed", Message: "the policy is followed", ObservedGeneration: pol.object.Generation,
+		Type: v1alpha1.Accepted, Status: metav1.ConditionTrue, Reason: "Followed", Message: "the policy is in force", ObservedGeneration: pol.object.Generation,
 	}
 	pool := pol.object.Spec.NodePool
 	switch {
@@ -258,13 +258,13 @@ func (r *Policy) accepted(pol *repairPolicy) metav1.Condition {
 		accepted.Status, accepted.Reason, accepted.Message = metav1.ConditionFalse, "Invalid", pol.problemMessage()
 	case !isEnabled(&pol.object.Spec.Repair):
 		accepted.Reason, accepted.Message = "SwitchedOff", "the policy is disabled: nothing is repaired"
+	case r.isShadowed(pol):
+		accepted.Status, accepted.Reason, accepted.Message = metav1.ConditionFalse, "Shadowed", r.conflict(pol)
 	case pol.switches().Mode() != v1alpha1.Enforce:
 		accepted.Reason, accepted.Message = modeReason(pol.switches())
 	case pool != "" && r.pools[pool] == nil:
 		accepted.Reason, accepted.Message = "NoSuchNodePool", "there is no NodePool "+pool+" yet"
-	case r.isShadowed(pol):
-		accepted.Status, accepted.Reason, accepted.Message = metav1.ConditionFalse, "Shadowed", r.conflict(pol)
-	case pol.object.Spec.Repair.ReadyTimeout != "" && r.cfg.ReadyTimeout == 0:
+	case hasReadyTimeout(&pol.object.Spec.Repair) && r.cfg.ReadyTimeout == 0:
 		accepted.Message += "; spec.repair.readyTimeout: " + validate.ReadyTimeoutsOffMessage
 	}
 	return accepted
@@ -308,7 +308,7 @@ func (p *repairPolicy) problemMessage() string {
 	case p.inForce != nil:
 		return p.problem + status.KeepsAccepted
 	}
-	return p.problem + "; until the policy is corrected, none of its nodes is repaired, unless another policy governs it"
+	return p.problem + "; until the policy is corrected, none of its nodes is repaired, unless another policy applies to it"
 }
 
 // poolsWithLostSchema returns the pools whose block is hidden because the CRD has lost its schema.
@@ -355,5 +355,5 @@ func (r *Policy) conflict(pol *repairPolicy) string {
 	if known := r.nodes[node]; known != nil && known.assigned.repairedBy != "" {
 		by = known.assigned.repairedBy
 	}
-	return fmt.Sprintf("other policies take precedence for %d of its nodes; for example, node %s is governed by %s", len(pol.shadowed), node, by)
+	return fmt.Sprintf("other policies take precedence for %d of its nodes; for example, %s applies to node %s", len(pol.shadowed), by, node)
 }

@@ -237,7 +237,7 @@ func TestDrainsOfOthersAreEndedByForce(t *testing.T) {
 		h.breaks(corev1.ConditionTrue, "c")
 		h.advance(time.Hour)
 		h.WantNoTask("c")
-		if is := h.finding(policykind.Repair, "c"); is.Code != triage.NotAllowed || !strings.Contains(is.String(), "1 nodes of NodePool default that other clients delete are ended by force") {
+		if is := h.finding(policykind.Repair, "c"); is.Code != triage.NotAllowed || !strings.Contains(is.String(), "1 nodes of NodePool default that other clients delete are not drained any longer") {
 			t.Errorf("what is said of it: %v", is)
 		}
 		h.breaks(corev1.ConditionFalse, "c")

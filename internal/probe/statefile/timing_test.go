@@ -133,7 +133,7 @@ func TestFailedWriteIsRetried(t *testing.T) {
 		}
 		synctest.Wait()
 		_, steps, _ := disk.tally()
-		testkit.Check(t, before != 0 && steps == before, "the disk was tried %d times, and is not left alone: %d times", before, steps)
+		testkit.Check(t, before != 0 && steps == before, "the disk was tried %d times, and is not not treated: %d times", before, steps)
 		disk.failWith(nil)
 		pass(writeInterval)
 		synctest.Wait()

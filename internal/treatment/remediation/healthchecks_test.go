@@ -90,6 +90,15 @@ func TestAnInvalidVersionKeepsTheLastValidOne(t *testing.T) {
 		c.Status.AcceptedSpec = format.EncodeSpec(c.Spec)
 		c.Spec.UnhealthyConditions = []remediationv1alpha1.UnhealthyCondition{{Type: "Sick", Status: corev1.ConditionTrue, Duration: "soon"}}
 	})
+	withHealthCheck(t, func(w *healthCheckFixture) { // healthy nodes would be remediated
+		w.brings(edited(func(c *remediationv1alpha1.NodeHealthCheck) {
+			c.Spec.UnhealthyConditions[0].Type, c.Spec.UnhealthyConditions[0].Status = corev1.NodeReady, corev1.ConditionTrue
+		}))
+		w.node("a", corev1.ConditionTrue)
+		w.WantTask("a", CreateRemediation)
+		ready := meta.FindStatusCondition(w.status().Conditions, remediationv1alpha1.Ready)
+		testkit.Check(t, ready.Status == metav1.ConditionFalse && strings.Contains(ready.Message, "Ready=True is what a healthy node reports"), "Ready: %+v", ready)
+	})
 	withHealthCheck(t, func(w *healthCheckFixture) { // a pause counts also in an invalid version
 		w.brings(edited(func(c *remediationv1alpha1.NodeHealthCheck) {
 			c.Spec.UnhealthyConditions[0].Duration, c.Spec.PauseRequests = "soon", []string{"upgrade"}
@@ -355,6 +364,7 @@ func TestDeferringToMedik8s(t *testing.T) {
 		if standing := meta.FindStatusCondition(status.Conditions, remediationv1alpha1.StandingBack); standing == nil || !strings.Contains(standing.Message, "them holds Lease theirs/") {
 			t.Errorf("the condition: %+v", standing)
 		}
+		testkit.Check(t, meta.IsStatusConditionFalse(status.Conditions, remediationv1alpha1.Ready) && strings.Contains(status.Reason, "them holds Lease theirs/"), "the status: %+v", status)
 		w.advance(20 * time.Second)
 		testkit.Check(t, !w.checks.IsDeferring(), "the Lease has ended, and the health checks are left to its holder")
 		if w.finding("b") != triage.Treating || len(w.remediations.nodes["b"].objects) != 1 {
