@@ -32,6 +32,8 @@ var mutants = map[string]mutant{
 	"engine: a failed ledger write counts as stored":              {"engine/ledger.go", "	if err != nil {\n		isNews", "	if err != nil && w == nil {\n		isNews", "a cap of one"},
 	"engine: a treatment begins whatever has changed since":       {"engine/attempts.go", "return l.MayStillStart(ctx, r)", "return true, nil", "a window, and pauses of nodes"},
 	"core: a decided taint is placed where nodes failed together": {"triage/explain.go", "c.isOutsideWindow(ep, 0) || c.failureOf(ep.node) != nil)", "c.isOutsideWindow(ep, 0))", "pace, attempts and correlated failures"},
+	"guardrails: maxInTreatment is not read":                      {"dialect/guardrails.go", "orDefault(g.MaxInTreatment, DefaultMaxUnhealthy)", `"100%"`, "limits on all policies together"},
+	"guardrails: maxUnschedulable is not read":                    {"dialect/guardrails.go", "orDefault(g.MaxUnschedulable, DefaultMaxUnhealthy)", `"100%"`, "limits on all policies together"},
 	"guardrails: a new leader forgets the pace":                   {"policy/guardrails/policy.go", "p.host.Core().ResumeStarts(p.now, starts)", "_ = starts", "pace, attempts and correlated failures"},
 	"treatment: the remediation of an earlier node stays":         {"treatment/remediation/tasks.go", "n.objects[key], state); t != nil && !yield(t) {", "n.objects[key], state); t != nil && now.IsZero() && !yield(t) {", "nodes that are replaced"},
 	"treatment: the Lease of a node is never released":            {"treatment/remediation/leases.go", "case lease != nil && lease.Spec.HolderIdentity != nil && nodelease", "case lease != nil && now.IsZero() && nodelease", "a gate of one"},
