@@ -24,6 +24,7 @@ import (
 	"github.com/resourcestack/autohealer/internal/install"
 	"github.com/resourcestack/autohealer/internal/install/remediator"
 	"github.com/resourcestack/autohealer/internal/nodepause"
+	"github.com/resourcestack/autohealer/internal/remediation"
 	"github.com/resourcestack/autohealer/internal/testbed"
 )
 
@@ -621,6 +622,24 @@ func (s *simulator) isClean(ctx context.Context) error {
 	for _, claim := range claims {
 		if claim.GetDeletionTimestamp() != nil || len(claim.GetAnnotations()) > 0 {
 			return fmt.Errorf("%s is being deleted, or has the annotations %v", claim.GetName(), claim.GetAnnotations())
+		}
+	}
+	return s.isHealthyToChecks(ctx)
+}
+
+// isHealthyToChecks returns which health check still counts a node as not healthy: the creation of a
+// remediation that a killed leader sent may arrive for two minutes.
+func (s *simulator) isHealthyToChecks(ctx context.Context) error {
+	checks := &unstructured.UnstructuredList{}
+	checks.SetAPIVersion(remediation.CheckAPIVersion)
+	checks.SetKind(remediation.CheckKind)
+	if err := s.api.List(ctx, checks); err != nil {
+		return err
+	}
+	for _, check := range checks.Items {
+		observed, _, _ := unstructured.NestedInt64(check.Object, "status", "observedNodes")
+		if healthy, _, _ := unstructured.NestedInt64(check.Object, "status", "healthyNodes"); healthy != observed {
+			return fmt.Errorf("to %s %d of %d nodes are healthy", check.GetName(), healthy, observed)
 		}
 	}
 	return nil

@@ -115,7 +115,7 @@ func (w *scope) stands(name string, back bool, words ...string) {
 		}
 		err := condition(remediationv1alpha1.StandingBack, metav1.ConditionTrue, words...)(check.Status)
 		if back {
-			return errors.Join(err, condition(remediationv1alpha1.Ready, metav1.ConditionFalse, words...)(check.Status))
+			return err
 		}
 		if err == nil {
 			return fmt.Errorf("another controller is responsible: %+v", check.Status)

@@ -67,11 +67,10 @@ func (h *Policy) WriteStatuses(ctx context.Context, now time.Time) {
 			write.Status = func() remediationv1alpha1.NodeHealthCheckStatus { return h.deferredStatus(c) }
 			write.Send = func(ctx context.Context, name string, status remediationv1alpha1.NodeHealthCheckStatus) (string, error) {
 				standing := *meta.FindStatusCondition(status.Conditions, remediationv1alpha1.StandingBack)
-				reason := ""
-				if status.Reason == standing.Message {
-					reason = status.Reason
+				if status.Reason != standing.Message {
+					return h.host.Writer().HealthCheckConditions(ctx, name, "", standing)
 				}
-				return h.host.Writer().HealthCheckConditions(ctx, name, reason, standing, *meta.FindStatusCondition(status.Conditions, remediationv1alpha1.Ready))
+				return h.host.Writer().HealthCheckConditions(ctx, name, status.Reason, standing, *meta.FindStatusCondition(status.Conditions, remediationv1alpha1.Ready))
 			}
 		}
 		c.status.Update(ctx, now, h.host.Statuses(), write)
@@ -103,17 +102,20 @@ func (c *check) statusDelay() time.Duration {
 	return time.Duration(min(len(c.nodes), remediationv1alpha1.MaxListedNodes)) * rowPause
 }
 
-// deferredStatus says that the controller does not follow the health check, and keeps everything that
-// the other controller has written. The reason says it too, until the other controller writes one.
+// deferredStatus adds the StandingBack condition and keeps everything that the other controller has
+// written. If the controller cannot determine whether there is another one, nothing else may say why the
+// health check is not followed, so Ready and the reason say it too.
 func (h *Policy) deferredStatus(c *check) remediationv1alpha1.NodeHealthCheckStatus {
 	status, message := *c.status.Stored.DeepCopy(), h.medik8s.message()
-	if before := meta.FindStatusCondition(status.Conditions, remediationv1alpha1.StandingBack); before == nil || status.Reason == "" || status.Reason == before.Message {
-		status.Reason = message
-	}
-	for kind, is := range map[string]metav1.ConditionStatus{remediationv1alpha1.StandingBack: metav1.ConditionTrue, remediationv1alpha1.Ready: metav1.ConditionFalse} {
+	set := func(kind string, is metav1.ConditionStatus) {
 		meta.SetStatusCondition(&status.Conditions, metav1.Condition{
 			Type: kind, Status: is, Reason: "AnotherController", Message: message, ObservedGeneration: c.object.Generation,
 		})
+	}
+	set(remediationv1alpha1.StandingBack, metav1.ConditionTrue)
+	if isUnknown, _ := h.medik8s.isUnknown(); isUnknown {
+		set(remediationv1alpha1.Ready, metav1.ConditionFalse)
+		status.Reason = message
 	}
 	return status
 }
