@@ -65,7 +65,7 @@ func (k *Store) recoveryHint(is *Pool) string {
 	if k.cfg.Restore {
 		return hint
 	}
-	return hint + k.removalHint(is, " To switch the block off until the schema is back, or for good if it was deleted from the NodePool:")
+	return hint + k.removalHint(is, " To switch the block off, for good if it was deleted from the NodePool, otherwise until the schema is back:")
 }
 
 // removalHint says, after the given words, how to have no block.

@@ -217,7 +217,7 @@ func (w *fixture) survivesLoss(t *testing.T) {
 	k.tells(t, "default", "accepted", "lost")
 	word := k.lastWord("default")
 	if !strings.Contains(word.Message, "to stop repairs: kubectl annotate nodepool default autohealer.resourcestack.com/do-not-repair=true.") ||
-		!strings.Contains(word.Message, "else until the schema is back: kubectl delete controllerrevisions -n "+w.namespace+" -l ") {
+		!strings.Contains(word.Message, "otherwise until the schema is back: kubectl delete controllerrevisions -n "+w.namespace+" -l ") {
 		t.Errorf("no Event says what to do until the schema is back: %s", word.Message)
 	}
 	k.tells(t, "plain")

@@ -211,7 +211,7 @@ func testKarpentersRepair(t *testing.T, w *fixture, _ *install.Controller) {
 		return nil
 	})
 	p.patch(object{"repair": tolerating("1s")})
-	p.hasEvent("Node", unhealthy, "NodeRepairBlocked", "left alone", claim.GetName()+" is about to be deleted by Karpenter: Unhealthy")
+	p.hasEvent("Node", unhealthy, "NodeRepairBlocked", "not treated", claim.GetName()+" is about to be deleted by Karpenter: Unhealthy")
 	p.isHeldUp.Store(false)
 	p.gone(unhealthy)
 	p.whole()
