@@ -265,6 +265,7 @@ func testBadEdit(c *install.Controller) func(*scope) {
 			w.tellsOf(w.name+"-policies", "NotAccepted", "the last good version stays in force", bad.line)
 		}
 		w.metric(c, behind+"1")
+		w.metric(c, `autohealer_policy_ready{policy="`+w.name+`-policies/sets.yaml/one",policy_kind="ConditionSet"} 0`)
 		w.hasMirror("policies", "one", hasCondition(v1alpha1.Ready, metav1.ConditionFalse, "Invalid", "the current version of ConfigMap "+w.name+"-policies is not accepted: no key of its data", "the last accepted version stays in force; 1 node tainted"))
 		w.setCondition(w.node(2), "Unhealthy", corev1.ConditionTrue)
 		w.has(w.node(2), noSchedule(w.key("one")))

@@ -314,6 +314,10 @@ func testMedik8sUnseen(w *scope) {
 	w.makeUnhealthy(nodes[:2])
 	controller := w.start(install.Options{Args: []string{alone}})
 	w.stands("check", true, "cannot determine whether", "forbidden")
+	check := &remediationv1alpha1.NodeHealthCheck{} // the conditions and the reason are written together
+	testkit.Must(w.t, w.api.Get(w.t.Context(), client.ObjectKey{Name: w.name + "-check"}, check))
+	testkit.Must(w.t, condition(remediationv1alpha1.Ready, metav1.ConditionFalse, "cannot determine whether")(check.Status))
+	testkit.Check(w.t, strings.Contains(check.Status.Reason, "cannot determine whether"), "the reason is %q", check.Status.Reason)
 	w.isDeferring(controller, true, "cannot determine whether")
 	w.createSet("set")
 	w.counts(w.key("set"), 0, 2)

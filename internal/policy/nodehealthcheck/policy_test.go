@@ -131,13 +131,13 @@ func TestAnAnnotationSetsTheMode(t *testing.T) {
 		testkit.Must(t, f.NodeInbox().Update(node))
 		f.Round(f.T.Context())
 		for _, test := range []struct {
-			mode          string
+			mode, shown   string
 			code          triage.Code
 			reason, ready string
 		}{
-			{"Observe", triage.DryRun, "mode Observe: nodes are evaluated, but no remediation starts; dry run: 1 node", "True"},
-			{"Watch", triage.OnHold, `Invalid: metadata.annotations[autohealer.resourcestack.com/mode]: "Watch": want Enforce or Observe`, "False"},
-			{"Enforce", triage.Treating, "1 node", "True"},
+			{"Observe", "Observe", triage.DryRun, "mode Observe: nodes are evaluated, but no remediation starts; dry run: 1 node", "True"},
+			{"Watch", "Enforce", triage.OnHold, `Invalid: metadata.annotations[autohealer.resourcestack.com/mode]: "Watch": want Enforce or Observe`, "False"},
+			{"Enforce", "Enforce", triage.Treating, "1 node", "True"},
 		} {
 			object = object.DeepCopy()
 			object.ResourceVersion += "1"
@@ -151,6 +151,7 @@ func TestAnAnnotationSetsTheMode(t *testing.T) {
 			if plan.Reason.Code != test.code || !strings.HasPrefix(status.Reason, test.reason) || string(ready.Status) != test.ready {
 				t.Errorf("%s: the plan says %s, the status %q and %+v", test.mode, plan.Reason, status.Reason, ready)
 			}
+			testkit.Same(t, status.Mode, test.shown, "the mode in the status")
 		}
 		if at := slices.IndexFunc(f.Events, func(e treat.Event) bool { return e.EventReason == treat.NotAccepted }); at < 0 || f.Events[len(f.Events)-1].EventReason != treat.Accepted {
 			t.Errorf("the Events are %+v", f.Events)

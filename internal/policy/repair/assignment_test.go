@@ -866,6 +866,43 @@ func TestALabelledNodeIsReadyWithoutNodeClaims(t *testing.T) {
 	}
 }
 
+// A policy that another one shadows on all of its nodes is not accepted, whatever its mode.
+func TestAShadowedPolicyIsNotAccepted(t *testing.T) {
+	for _, mode := range []v1alpha1.PolicyMode{v1alpha1.PolicyEnforce, v1alpha1.PolicyObserve} {
+		withNodePools(t, func(h *nodePoolFixture) {
+			h.pool("default", ofAtMost("1"))
+			h.api.launch("a", "default")
+			h.deliver()
+			h.policy("p", forPool("default"), func(p *v1alpha1.RepairPolicy) { p.Spec.Mode = mode })
+			is := h.conditionOf("p", v1alpha1.Accepted)
+			testkit.Check(t, is.Status == metav1.ConditionFalse && is.Reason == "Shadowed", "in mode %s: %+v", mode, is)
+		})
+	}
+}
+
+// The log says once of a policy and of a block that their ready timeouts have no effect without the
+// feature gate.
+func TestAReadyTimeoutWithoutItsGateIsLogged(t *testing.T) {
+	withNodePools(t, func(h *nodePoolFixture) {
+		timed := func(p *v1alpha1.RepairPolicy) { p.Spec.Repair.ReadyTimeout = "10m" }
+		logs := func() int { return strings.Count(h.Log.String(), "ready timeout without effect") }
+		h.policy("p", forPool("default"))
+		testkit.Same(t, logs(), 0, "lines without a ready timeout")
+		h.policy("p", forPool("default"), timed)
+		h.policy("p", forPool("default"), timed, func(p *v1alpha1.RepairPolicy) { p.Spec.Repair.DefaultTolerationDuration = "1h" })
+		testkit.Same(t, logs(), 1, "lines about a policy")
+		block := ofAtMost("1")
+		block.ReadyTimeout = "10m"
+		h.pool("default", block)
+		h.pool("default", block)
+		testkit.Same(t, logs(), 2, "lines about a policy and a block")
+	})
+	withNodePools(t, func(h *nodePoolFixture) {
+		h.policy("p", forPool("default"), func(p *v1alpha1.RepairPolicy) { p.Spec.Repair.ReadyTimeout = "10m" })
+		testkit.Check(t, !strings.Contains(h.Log.String(), "ready timeout without effect"), "the log says that a ready timeout with its gate has no effect")
+	}, func(cfg *Config) { cfg.ReadyTimeout = 10 * time.Minute })
+}
+
 // A pause stops new repairs of a policy or of a block, and continues those that have begun. Mode
 // Observe starts nothing either.
 func TestAnnotationsAndModesStopNewRepairs(t *testing.T) {
