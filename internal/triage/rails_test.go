@@ -144,9 +144,9 @@ func (h *history) callOff() {
 		return
 	}
 	name, inFlight := pick(h.t, over), rare(h.t, 4)
-	treatments := !inFlight && h.core().ExceedsRails(name)
+	treatments, taints := !inFlight && h.core().ExceedsRails(name), h.core().ExceedsClosing(name)
 	for _, g := range h.core().Grants() {
-		if g.Node == name && (g.Taint || treatments) {
+		if g.Node == name && (treatments || taints && g.Taint) {
 			h.recordAbandoned(name, g.Rule)
 		}
 	}
