@@ -121,7 +121,7 @@ func testKilledOverTimeout(p *pool) {
 	p.hasEvent("NodePool", p.name, "NodePoolHeld", "3 nodes in a row have not become ready")
 	testkit.Must(p.t, k.controller.Kill())
 	k.launch()
-	p.measures(k.controller, `autohealer_nodepool_held{nodepool="`+p.name+`"}`, "1")
+	p.measures(k.controller, fmt.Sprintf(`autohealer_nodepool_held{nodepool=%[1]q,policy=%[1]q,policy_kind="ReadyTimeout"}`, p.name), "1")
 	p.triesOnce(timeout)
 	testkit.Must(p.t, k.controller.Kill())
 }

@@ -54,7 +54,7 @@ func testNeverReady(startup karpenter.Startup, cure func(*pool)) func(*testing.T
 			}
 			p.hasEvent(kind, object, "NodeReadyTimeoutRecovery", words...)
 		}
-		p.measures(c, fmt.Sprintf(`autohealer_nodeclaims_ready_timeout_recovered_total{capacity_type="on-demand",nodepool=%q}`, name), "1")
+		p.measures(c, fmt.Sprintf(`autohealer_nodeclaims_ready_timeout_recovered_total{capacity_type="on-demand",nodepool=%[1]q,policy=%[1]q,policy_kind="ReadyTimeout"}`, name), "1")
 	}
 }
 
@@ -111,11 +111,11 @@ func testHeld(t *testing.T, w *fixture, c *install.Controller) {
 	p := w.createPool(t, karpenter.Pool{Name: "held", Startup: karpenter.StartsUnready, Spec: object{"repair": object{"readyTimeout": timeout.String(), "maxConcurrent": 10}}}, 1)
 	const words = "NodePool held is held: 3 nodes in a row have not become ready, so replacing another node is unlikely to help; the next one is tried at "
 	p.hasEvent("NodePool", p.name, "NodePoolHeld", words)
-	p.measures(c, `autohealer_nodepool_held{nodepool="held"}`, "1")
+	p.measures(c, `autohealer_nodepool_held{nodepool="held",policy="held",policy_kind="ReadyTimeout"}`, "1")
 	p.hasEvent("Node", "kwok-held-*", "NodeRepairBlocked", "NodePool held is held: ", "so replacing another node is unlikely to help")
 	p.triesOnce(timeout)
 	relabel(testbed.UnreadyLabel)(p) // this also changes the template
-	p.measures(c, `autohealer_nodepool_held{nodepool="held"}`, "0")
+	p.measures(c, `autohealer_nodepool_held{nodepool="held",policy="held",policy_kind="ReadyTimeout"}`, "0")
 }
 
 // triesOnce waits for the fourth launch of a paused pool, and checks that it is not too

@@ -138,7 +138,7 @@ func TestAPoolWhoseNodesDoNotBecomeReadyIsHeld(t *testing.T) {
 			t.Errorf("what is said of the next: %v", is)
 		}
 		h.advance(time.Second)
-		if n := testutil.ToFloat64(h.repairs.metrics.poolHeld.WithLabelValues("bad")); n != 1 {
+		if n := testutil.ToFloat64(h.repairs.metrics.poolHeld.WithLabelValues("ReadyTimeout", "bad", "bad")); n != 1 {
 			t.Errorf("held is %v", n)
 		}
 		h.api.launch("g3", "good", unready, func(n *corev1.Node, _ *karpenter.NodeClaim) {

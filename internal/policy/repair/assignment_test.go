@@ -827,7 +827,7 @@ func TestTheReadyTimeoutCoversNodesWithStartupTaints(t *testing.T) {
 			if at < 0 || h.Events[at].Message != "Node failed to become ready within 10m0s, triggering recovery: deleting NodeClaim claim-a by force, without draining its pods; still on it: starting" || h.Events[at].Reason.Condition != triage.StartupTaints || len(h.Events[at].Related) != 2 {
 				t.Errorf("%s: Events: %+v", name, h.Events)
 			}
-			if n := testutil.ToFloat64(h.repairs.metrics.readyTimeout.WithLabelValues("default", "spot")); n != 1 {
+			if n := testutil.ToFloat64(h.repairs.metrics.readyTimeout.WithLabelValues("ReadyTimeout", "default", "default", "spot")); n != 1 {
 				t.Errorf("%s: %v are counted", name, n)
 			}
 		}, timed)

@@ -36,11 +36,11 @@ func NewMetrics() *Metrics {
 		readyTimeout: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "autohealer_nodeclaims_ready_timeout_recovered_total",
 			Help: "NodeClaims that the controller deleted because their node did not become ready in time.",
-		}, []string{"nodepool", "capacity_type"}),
+		}, policykind.Labels("nodepool", "capacity_type")),
 		poolHeld: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "autohealer_nodepool_held",
 			Help: "Whether the controller pauses replacement in a NodePool (1) because several nodes in a row did not become ready, or not (0).",
-		}, []string{"nodepool"}),
+		}, policykind.Labels("nodepool")),
 		poolBlocks: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "autohealer_nodepool_repair_blocks",
 			Help: "NodePools by the state of their repair block: in_force, invalid, schema_lost (the CRD has lost the schema of blocks), block_lost (the block is gone with the schema), not_saved (in force, but the controller has not saved a copy yet). In all but the first the last valid block is in force.",
@@ -73,10 +73,19 @@ func (m *Metrics) SetBlocks(t repairblock.Counts) {
 
 // setPoolHeld sets whether replacement in a pool is paused.
 func (m *Metrics) setPoolHeld(pool string, is bool) {
-	m.poolHeld.WithLabelValues(pool).Set(metricset.Bool(is))
+	policy := policykind.PolicyOf(timeoutRule(pool))
+	m.poolHeld.WithLabelValues(policy.Kind, policy.Name, pool).Set(metricset.Bool(is))
 }
 
-func (m *Metrics) forgetPool(pool string) { m.poolHeld.DeleteLabelValues(pool) }
+func (m *Metrics) forgetPool(pool string) {
+	m.poolHeld.DeletePartialMatch(policykind.PolicyOf(timeoutRule(pool)).Match())
+}
+
+// countReadyTimeout counts a NodeClaim that the controller deleted because of a ready timeout.
+func (m *Metrics) countReadyTimeout(rule triage.RuleID, pool, capacityType string) {
+	policy := policykind.PolicyOf(rule)
+	m.readyTimeout.WithLabelValues(policy.Kind, policy.Name, pool, capacityType).Inc()
+}
 
 // ForgetCounters deletes the counters of a deleted NodePool.
 func (r *Policy) ForgetCounters(rule triage.RuleID) bool {

@@ -146,7 +146,7 @@ func (r *Policy) Terminated(now time.Time, m machine.Machine, t *engine.Task, ou
 		r.host.PolicyMetrics().ObserveStart(t.Rule, waited)
 	}
 	if t.Rule.Kind == policykind.ReadyTimeout {
-		r.metrics.readyTimeout.WithLabelValues(m.Pool(), m.CapacityType()).Inc()
+		r.metrics.countReadyTimeout(t.Rule, m.Pool(), m.CapacityType())
 	}
 }
 
