@@ -37,6 +37,8 @@ type NodeTasks struct {
 	// releasesLater says that the slot is free when the running task has ended and no attempt
 	// may still succeed.
 	releasesLater bool
+	// unanswered is the last task whose answer was lost and that is not reported, nil for none.
+	unanswered *TaskResult
 
 	failures         map[taskID]taskFailure
 	due              time.Time                  // when to check again, zero for never
@@ -179,6 +181,10 @@ func (tr *taskRunner) reconcile(now time.Time, node string) {
 	}
 	for _, t := range tr.treatments {
 		t.Update(now, node)
+	}
+	if r := nodeTasks.unanswered; r != nil && nodeTasks.stage != Running && r.Task.Work.HasArrived(now) {
+		nodeTasks.unanswered = nil
+		r.Task.Work.Report(now, r)
 	}
 	if nodeTasks.stage != Idle {
 		return

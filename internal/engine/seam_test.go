@@ -217,6 +217,10 @@ func (w *toyTask) Done(_ time.Time, r *engine.TaskResult) {
 	}
 }
 
+func (*toyTask) Report(time.Time, *engine.TaskResult) {}
+
+func (*toyTask) HasArrived(time.Time) bool { return false }
+
 func newToy(node string) *corev1.ConfigMap {
 	return &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: toyNamespace, Name: node}}
 }

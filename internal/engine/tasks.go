@@ -54,6 +54,11 @@ type Work interface {
 	// Done takes in the result in the goroutine of the engine. It may change the result
 	// before the engine acts on it.
 	Done(now time.Time, r *TaskResult)
+	// Report reports in Events, metrics and the log that the task has succeeded.
+	Report(now time.Time, r *TaskResult)
+	// HasArrived says whether the objects show that the task has succeeded although its answer was
+	// lost. The engine then reports it.
+	HasArrived(now time.Time) bool
 }
 
 // TaskResult is the result of a task, as far as the engine acts on it.
@@ -70,6 +75,8 @@ type TaskResult struct {
 	// Learned says that the task failed because something had changed that the treatment
 	// knows now: it decides again at once.
 	Learned bool
+	// IsRepeated says that an earlier attempt got no answer, and was not reported.
+	IsRepeated bool
 
 	respectsPods bool        // a pod can protect the node of the task
 	protection   string      // says that a pod does, empty if none does
@@ -117,6 +124,7 @@ func (r *TaskResult) NotWritten(err error) error {
 func (tr *taskRunner) startTask(now time.Time, nodeTasks *NodeTasks, t *Task) *TaskResult {
 	r := &TaskResult{NodeTasks: nodeTasks, Task: t, previouslySentAt: nodeTasks.sentAt, respectsPods: tr.engine.respectsPods()}
 	r.attempt = tr.engine.attemptOf(now, t)
+	r.IsRepeated = nodeTasks.unanswered != nil && nodeTasks.unanswered.Task.id() == t.id()
 	nodeTasks.stage, nodeTasks.running, nodeTasks.attempt = Running, t, r.attempt
 	tr.running++
 	if t.Begins && nodeTasks.HasSlot() {
@@ -179,6 +187,13 @@ func (tr *taskRunner) handleResult(r *TaskResult) {
 	// The node stays busy meanwhile: a step that has begun must not be taken for one that has not.
 	tr.engine.noteAttempt(now, r)
 	t.Work.Done(now, r)
+	switch r.Outcome {
+	case treat.Unknown:
+		nodeTasks.unanswered = r
+	case treat.Made:
+		t.Work.Report(now, r)
+		nodeTasks.unanswered = nil
+	}
 	if t.Begins && (r.Begun || r.Outcome == treat.Made || r.Outcome == treat.Unknown) {
 		tr.engine.core.NoteSent(nodeTasks.Node, t.Rule)
 	}

@@ -223,4 +223,16 @@ func (c *Change) Made(resourceVersion string) *corev1.Node {
 	return &node
 }
 
+// IsOn says whether this version of the node shows the change. Other clients may have changed the node
+// since.
+func (c *Change) IsOn(node *corev1.Node) bool {
+	record, _ := c.record.Encode()
+	has := func(key string, effect triage.Effect) bool {
+		return slices.ContainsFunc(node.Spec.Taints, func(t corev1.Taint) bool { return t.Key == key && string(t.Effect) == effect.String() })
+	}
+	return node.Annotations[ownership.Annotation] == record &&
+		!slices.ContainsFunc(c.Placed, func(t triage.PlannedTaint) bool { return !has(t.Key, t.Effect) }) &&
+		!slices.ContainsFunc(c.Removed, func(t RemovedTaint) bool { return has(t.Key, t.Effect) })
+}
+
 var nodeKind = metav1.TypeMeta{APIVersion: "v1", Kind: "Node"}

@@ -443,6 +443,7 @@ func (w *fakeAPI) carryOut(result *engine.TaskResult, goes how) {
 			return
 		}
 	}
+	r.Sent = true
 	if !goes.isMade(goes.second) {
 		fails(goes.second)
 		return

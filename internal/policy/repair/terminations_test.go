@@ -114,36 +114,87 @@ func TestAnUnhealthyNodeIsTerminatedAfterItsToleration(t *testing.T) {
 	})
 }
 
+// What a task did is reported once, also if the answer of the API server was lost.
+func TestATerminationWithoutAnAnswerIsReported(t *testing.T) {
+	const arrived, lost = true, false
+	for name, test := range map[string]struct {
+		attempts []how
+		recovers bool
+		event    treat.EventReason
+	}{
+		"the deletion arrived":                        {[]how{{second: treat.Unknown, unanswered: arrived}}, false, treat.NodeRepaired},
+		"the second deletion arrived":                 {[]how{{second: treat.Unknown, unanswered: lost}, {second: treat.Unknown, unanswered: arrived}}, false, treat.NodeRepaired},
+		"the second deletion was answered":            {[]how{{second: treat.Unknown, unanswered: lost}, {}}, false, treat.NodeRepaired},
+		"the mark arrived, the deletion was answered": {[]how{{first: treat.Unknown, unanswered: arrived}, {}}, false, treat.NodeRepaired},
+		"the removal of the mark arrived":             {[]how{{second: treat.Busy}, {first: treat.Unknown, unanswered: arrived}}, true, treat.TerminationCancelled},
+	} {
+		t.Run(name, func(t *testing.T) {
+			withNodePools(t, func(h *nodePoolFixture) {
+				h.makeUnhealthy()
+				h.WantTask("a", nodeclaim.TerminateClaim)
+				h.writeSnapshot()
+				for i, answer := range test.attempts {
+					testkit.Same(t, h.Told(treat.NodeRepaired)+h.Told(treat.TerminationCancelled), 0, "Events before attempt %d", i)
+					if i > 0 && test.recovers {
+						h.breaks(corev1.ConditionFalse, "a")
+					}
+					h.advance(time.Minute)
+					h.runs("a", answer)
+				}
+				testkit.Same(t, h.Told(test.event), 1, "Events")
+				if test.event == treat.NodeRepaired {
+					h.goes("a")
+				}
+				h.advance(time.Hour)
+				testkit.Same(t, h.Told(treat.NodeRepaired)+h.Told(treat.TerminationCancelled), 1, "Events in the end")
+			})
+		})
+	}
+	t.Run("the mark arrived, and another client deletes the claim", func(t *testing.T) {
+		withNodePools(t, func(h *nodePoolFixture) {
+			h.makeUnhealthy()
+			h.WantTask("a", nodeclaim.TerminateClaim)
+			h.writeSnapshot()
+			h.runs("a", how{first: treat.Unknown, unanswered: arrived})
+			h.goes("a")
+			h.advance(time.Hour)
+			testkit.Same(t, h.Told(treat.NodeRepaired), 0, "Events")
+		})
+	})
+}
+
 // A drain that hangs ends when the policy is changed to Forceful.
 func TestAChangeToForcefulEndsADrain(t *testing.T) {
-	withNodePools(t, func(h *nodePoolFixture) {
-		block := ofAtMost("1")
-		block.Termination = v1alpha1.Graceful
-		h.pool("default", block)
-		h.launches("default", "a", "b")
-		h.breaks(corev1.ConditionTrue, "a")
-		h.advance(10 * time.Minute)
-		h.terminates("a")
-		h.api.changeNode("a", func(n *corev1.Node) { n.DeletionTimestamp = new(metav1.Now()) }) // as Karpenter does
-		h.deliver()
-		h.advance(time.Hour)
-		h.WantNoTask("a")
-		block = ofAtMost("1")
-		block.Termination = v1alpha1.Forceful
-		block.Windows = []v1alpha1.Window{{Schedule: "0 12 * * *", Duration: "1h"}}
-		h.pool("default", block)
-		h.runRound()
-		h.WantNoTask("a")
-		h.advance(time.Until(time.Date(2000, time.January, 1, 12, 0, 0, 0, time.UTC)))
-		h.advance(time.Minute)
-		h.WantTask("a", nodeclaim.ForceTermination)
-		h.runs("a", how{})
-		testkit.Same(t, h.api.claims["claim-a"].Annotations[karpenter.TerminationTimestampAnnotation], treat.Deadline(time.Now()), "the deadline of the claim")
-		h.WantNoTask("a")
-		if last := h.Events[len(h.Events)-1]; last.EventReason != treat.NodeRepaired || !strings.Contains(last.Message, "Ending the drain of NodeClaim claim-a by force") {
-			t.Errorf("the last Event is %+v", last)
-		}
-	})
+	for _, answer := range []how{{}, {first: treat.Unknown, unanswered: true}} {
+		withNodePools(t, func(h *nodePoolFixture) {
+			block := ofAtMost("1")
+			block.Termination = v1alpha1.Graceful
+			h.pool("default", block)
+			h.launches("default", "a", "b")
+			h.breaks(corev1.ConditionTrue, "a")
+			h.advance(10 * time.Minute)
+			h.terminates("a")
+			h.api.changeNode("a", func(n *corev1.Node) { n.DeletionTimestamp = new(metav1.Now()) }) // as Karpenter does
+			h.deliver()
+			h.advance(time.Hour)
+			h.WantNoTask("a")
+			block = ofAtMost("1")
+			block.Termination = v1alpha1.Forceful
+			block.Windows = []v1alpha1.Window{{Schedule: "0 12 * * *", Duration: "1h"}}
+			h.pool("default", block)
+			h.runRound()
+			h.WantNoTask("a")
+			h.advance(time.Until(time.Date(2000, time.January, 1, 12, 0, 0, 0, time.UTC)))
+			h.advance(time.Minute)
+			h.WantTask("a", nodeclaim.ForceTermination)
+			h.runs("a", answer)
+			testkit.Same(t, h.api.claims["claim-a"].Annotations[karpenter.TerminationTimestampAnnotation], treat.Deadline(time.Now()), "the deadline of the claim")
+			h.WantNoTask("a")
+			if last := h.Events[len(h.Events)-1]; last.EventReason != treat.NodeRepaired || !strings.Contains(last.Message, "Ending the drain of NodeClaim claim-a by force") {
+				t.Errorf("the last Event is %+v", last)
+			}
+		})
+	}
 }
 
 // A NodeClaim that another client deletes keeps every treatment from its node. If the guardrails do not

@@ -14,6 +14,18 @@ import (
 	"github.com/resourcestack/autohealer/internal/treat"
 )
 
+// Report reports what the task has done.
+func (w *Work) Report(now time.Time, r *engine.TaskResult) {
+	switch w.Does {
+	case TerminateClaim:
+		w.reportTerminated(now, r)
+	case ForceTermination:
+		w.reportForced(now, r)
+	default:
+		w.reportCancelled(now, r)
+	}
+}
+
 // reportTerminated reports a deleted claim.
 func (w *Work) reportTerminated(now time.Time, r *engine.TaskResult) {
 	nc, t := w.claims, r.Task

@@ -46,6 +46,7 @@ type Work struct {
 	// The results of Run.
 	Current *karpenter.NodeClaim // the current claim, if known
 	Gone    bool                 // the claim does not exist any more
+	Sent    bool                 // this task sent the deletion
 	Deleted bool                 // this task deleted the claim; finalizers may delay its end
 
 	isProtected bool // a pod protects the node
@@ -351,6 +352,7 @@ func (w *Work) runTerminate(ctx context.Context, r *engine.TaskResult) error {
 		}
 		claim, w.Current = marked, marked
 	}
+	w.Sent = true
 	if err := host.Writer().DeleteClaim(ctx, claim); err != nil {
 		return w.fetchClaim(ctx, r, claim, err)
 	}
@@ -396,22 +398,16 @@ func (w *Work) fetchClaim(ctx context.Context, r *engine.TaskResult, sent *karpe
 	return nil
 }
 
-// Done stores the claim that the task has written or read, and reports what it did.
+// Done stores the claim that the task has written or read.
 func (w *Work) Done(now time.Time, r *engine.TaskResult) {
 	nc := w.claims
-	known := func() *nodeClaim {
-		if c := nc.byName[w.Claim.Name]; c != nil && c.UID == w.Claim.UID {
-			return c
-		}
-		return nil // gone already
-	}
-	switch c := known(); {
+	switch c := w.known(); {
 	case c != nil && w.Current != nil:
 		nc.upsert(now, w.Current)
 	case c != nil && w.Gone:
 		nc.claimDeleted(now, c)
 	}
-	switch c := known(); {
+	switch c := w.known(); {
 	case c != nil && w.Deleted:
 		c.deletedByUs = true
 		nc.policy.MachineChanged(now, c, c.mark)
@@ -424,14 +420,27 @@ func (w *Work) Done(now time.Time, r *engine.TaskResult) {
 	nc.reobserveDirty(now)
 	r.Begun = w.IsMarked() || w.Current != nil
 	r.Learned = r.Learned || w.Current != nil || w.Gone
-	switch {
-	case r.Outcome != treat.Made:
+}
+
+// known returns the claim of the task as the treatment knows it, nil if it is gone.
+func (w *Work) known() *nodeClaim {
+	if c := w.claims.byName[w.Claim.Name]; c != nil && c.UID == w.Claim.UID {
+		return c
+	}
+	return nil
+}
+
+// HasArrived says whether the claim shows what the task wrote.
+func (w *Work) HasArrived(now time.Time) bool {
+	switch c := w.known(); {
 	case w.Does == TerminateClaim:
-		w.reportTerminated(now, r)
+		return w.Sent && (c == nil || c.IsEnding())
+	case c == nil:
+		return false
 	case w.Does == ForceTermination:
-		w.reportForced(now, r)
+		return c.isForced(now)
 	default:
-		w.reportCancelled(now, r)
+		return c.mark == nil
 	}
 }
 

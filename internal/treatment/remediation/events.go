@@ -9,12 +9,20 @@ import (
 	"github.com/resourcestack/autohealer/internal/triage"
 )
 
+// Report reports an object that the task has created or deleted.
+func (w *Work) Report(now time.Time, r *engine.TaskResult) {
+	isReported := w.Current == nil || w.Created || r.IsRepeated // otherwise an earlier leader has created it
+	switch {
+	case w.Does == CreateRemediation && isReported:
+		w.reportCreated(now, r)
+	case w.Does == DeleteRemediation:
+		w.reportDeleted(now, r)
+	}
+}
+
 // reportCreated reports a started treatment.
 func (w *Work) reportCreated(now time.Time, r *engine.TaskResult) {
 	host, t := w.remediations.host, r.Task
-	if !w.Created { // it existed: an earlier answer was lost
-		return
-	}
 	outcome := "begun"
 	if t.Step > 0 {
 		outcome = "escalated"
@@ -24,20 +32,15 @@ func (w *Work) reportCreated(now time.Time, r *engine.TaskResult) {
 	if due := r.NodeTasks.MarkStarted(); !due.IsZero() {
 		host.PolicyMetrics().ObserveStart(t.Rule, now.Sub(due))
 	}
-	object := refOf(remediation.Read(w.Current)).String()
+	object := refOf(remediation.Read(w.Create)).String()
 	host.Logger().Info("remediation begun", "node", r.NodeTasks.Node, "rule", t.Rule.String(), "object", object, "reason", t.Reason.String())
 	host.PublishEvent(t.Rule, t.Node, treat.RemediationCreated, t.Reason, "made "+object)
 }
 
 // reportDeleted reports a deleted object. A finalizer may still keep the object; the
 // watch reports its end.
-func (w *Work) reportDeleted(now time.Time, r *engine.TaskResult, n *nodeObjects) {
-	rm, t := w.remediations, r.Task
-	key := refOf(w.Object)
-	if o, there := n.objects[key]; there && o.UID == w.Object.UID {
-		o.deletedByUs = true
-		n.objects[key] = o
-	}
+func (w *Work) reportDeleted(now time.Time, r *engine.TaskResult) {
+	rm, t, object := w.remediations, r.Task, refOf(w.Object).String()
 	outcome, isOver := deletionReasons[t.Reason.Code]
 	if !isOver {
 		outcome = "unwanted"
@@ -50,8 +53,8 @@ func (w *Work) reportDeleted(now time.Time, r *engine.TaskResult, n *nodeObjects
 	if rm.request(t.Rule) == nil {
 		rm.host.Retire(now, t.Rule)
 	}
-	rm.host.Logger().Info("remediation ended", "node", n.node, "rule", t.Rule.String(), "object", key.String(), "reason", t.Reason.String())
-	rm.host.PublishEvent(t.Rule, t.Node, treat.RemediationRemoved, t.Reason, "deleted "+key.String())
+	rm.host.Logger().Info("remediation ended", "node", r.NodeTasks.Node, "rule", t.Rule.String(), "object", object, "reason", t.Reason.String())
+	rm.host.PublishEvent(t.Rule, t.Node, treat.RemediationRemoved, t.Reason, "deleted "+object)
 }
 
 // deletionReasons maps the reason for ending a treatment to its outcome in metrics.

@@ -539,10 +539,12 @@ func (w *Work) Done(now time.Time, r *engine.TaskResult) {
 		return
 	}
 	switch w.Does {
-	case CreateRemediation:
-		w.reportCreated(now, r)
 	case DeleteRemediation:
-		w.reportDeleted(now, r, n)
+		key := refOf(w.Object)
+		if o, there := n.objects[key]; there && o.UID == w.Object.UID {
+			o.deletedByUs = true
+			n.objects[key] = o
+		}
 	case ReleaseLease:
 		if n.lease != nil && n.lease.UID == w.Lease.UID {
 			n.lease = nil
@@ -552,6 +554,21 @@ func (w *Work) Done(now time.Time, r *engine.TaskResult) {
 	case AnnotateRemediation:
 		w.annotated(r, n)
 	}
+}
+
+// HasArrived says whether the objects of the node show that the object of the task was created or
+// deleted. The treatment reports nothing about other tasks.
+func (w *Work) HasArrived(time.Time) bool {
+	switch w.Does {
+	case CreateRemediation:
+		created := remediation.Read(w.Create)
+		n := w.remediations.byObject[refOf(created)]
+		return n != nil && n.node == created.Node && n.objects[refOf(created)].Owner == created.Owner
+	case DeleteRemediation:
+		n := w.remediations.byObject[refOf(w.Object)]
+		return n == nil || n.objects[refOf(w.Object)].UID != w.Object.UID || n.objects[refOf(w.Object)].isEnding()
+	}
+	return false
 }
 
 // takeObject stores an object that the task created or found.

@@ -506,6 +506,41 @@ func TestARefusalAfterAnOutageCountsAsTheFirst(t *testing.T) {
 	})
 }
 
+// A remediation object that was created or deleted is reported once, also if the answer of the API server
+// was lost.
+func TestAnObjectWithoutAnAnswerIsReported(t *testing.T) {
+	for name, creates := range map[string]func(w *healthCheckFixture, object *unstructured.Unstructured){
+		"the object arrived": func(w *healthCheckFixture, object *unstructured.Unstructured) { w.finds(object) },
+		"the object is found by the next attempt": func(w *healthCheckFixture, object *unstructured.Unstructured) {
+			w.advance(time.Minute)
+			w.runs(w.WantTask("a", CreateRemediation), "a", treat.Made, w.makes(object), func(r remediationResult) { r.Created = false })
+		},
+		"the next attempt creates it": func(w *healthCheckFixture, object *unstructured.Unstructured) {
+			w.advance(time.Minute)
+			w.runs(w.WantTask("a", CreateRemediation), "a", treat.Made, w.makes(object))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			withHealthCheck(t, func(w *healthCheckFixture) {
+				w.node("a", corev1.ConditionTrue)
+				object := w.made("a", "quick")
+				w.runs(w.WantTask("a", CreateRemediation), "a", treat.Unknown, func(r remediationResult) { r.Create = object })
+				testkit.Same(t, w.Told(treat.RemediationCreated), 0, "Events before the object exists")
+				creates(w, object)
+				w.advance(time.Minute)
+				testkit.Same(t, w.Told(treat.RemediationCreated), 1, "Events about the new object")
+				w.node("a", corev1.ConditionFalse)
+				w.runs(w.WantTask("a", DeleteRemediation), "a", treat.Unknown)
+				testkit.Same(t, w.Told(treat.RemediationRemoved), 0, "Events before the object is deleted")
+				w.loses(object)
+				w.advance(time.Hour)
+				testkit.Same(t, w.Told(treat.RemediationCreated), 1, "Events about the new object in the end")
+				testkit.Same(t, w.Told(treat.RemediationRemoved), 1, "Events about the deleted object")
+			})
+		})
+	}
+}
+
 // Another component may change the node name of an object. The object belongs to one node
 // only.
 func TestAnObjectThatChangesItsNodeBelongsToOneNode(t *testing.T) {

@@ -10,6 +10,17 @@ import (
 	"github.com/resourcestack/autohealer/internal/triage"
 )
 
+// reportUnanswered reports the change whose answer never came, if a newer version of the node has it.
+func (wr *nodeWrite) reportUnanswered(now time.Time) {
+	change, node := wr.unanswered, wr.node.Object
+	if change == nil || change.Node.ResourceVersion == node.ResourceVersion {
+		return // no change, or it may still arrive
+	}
+	if wr.unanswered = nil; change.Node.UID == node.UID && change.IsOn(node) {
+		wr.reportChange(now, change)
+	}
+}
+
 // reportChange publishes Events, logs and metrics for a change.
 func (wr *nodeWrite) reportChange(now time.Time, change *treat.Change) {
 	host, metrics, node := wr.writer.host, wr.writer.metrics, wr.node.Object

@@ -36,6 +36,8 @@ type nodeWrite struct {
 	// sentFor is the node version that an unfinished write names, empty for none.
 	// unansweredFor is the same for a write whose answer never came.
 	sentFor, unansweredFor string
+	// unanswered is the last change whose answer never came and that is not reported, nil for none.
+	unanswered *treat.Change
 
 	dueSince  time.Time     // since when a taint is missing
 	notBefore time.Time     // earliest time of the next write
@@ -211,6 +213,9 @@ func (w *Writer) handleResult(now time.Time, result writeResult) {
 		wr.refuse(now, result)
 	case treat.Unknown:
 		wr.needsRead, wr.unansweredFor = true, wr.sentFor
+		if result.change != nil {
+			wr.unanswered = result.change
+		}
 		wr.retryLater(now, result)
 	}
 	if !wr.gone {
@@ -225,7 +230,7 @@ func (wr *nodeWrite) noteNotWritten() { wr.sentFor = wr.unansweredFor }
 
 // done stores the new version of the node without waiting for the watch.
 func (wr *nodeWrite) done(now time.Time, result writeResult) {
-	wr.notBefore, wr.needsRead = time.Time{}, false
+	wr.notBefore, wr.needsRead, wr.unanswered = time.Time{}, false, nil
 	wr.clearFailure(now)
 	wr.writer.host.NodeRead(now, result.change.Made(result.version))
 	wr.reportChange(now, result.change)
@@ -238,6 +243,7 @@ func (wr *nodeWrite) refreshed(now time.Time, result writeResult) {
 		wr.writer.host.RemoveNode(now, wr.node)
 	case !result.missing:
 		wr.writer.host.NodeRead(now, nodewatch.Trim(result.fresh))
+		wr.reportUnanswered(now)
 	}
 }
 

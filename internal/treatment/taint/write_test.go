@@ -200,6 +200,58 @@ func TestTheEndOfAPause(t *testing.T) {
 	})
 }
 
+// A taint that was placed or removed is reported once, also if the answer of the API server was lost.
+func TestATaintWithoutAnAnswerIsReported(t *testing.T) {
+	for _, arrival := range []string{"at once", "after the node was read", "never"} {
+		t.Run("the first write arrives "+arrival, func(t *testing.T) {
+			open(t, func(c *fixture) {
+				testkit.Must(t, c.Core().SetRule(time.Now(), triage.Rule{
+					ID:       setRule("set"),
+					When:     triage.When{Signals: []triage.Signal{{Condition: "Broken", Status: triage.True}}},
+					Response: triage.Response{Taint: &triage.TaintResponse{Key: "broken", Effect: triage.NoSchedule}},
+				}))
+				is := func(node *corev1.Node, resourceVersion string, broken corev1.ConditionStatus) *corev1.Node {
+					node = node.DeepCopy()
+					node.ResourceVersion = resourceVersion
+					node.Status.Conditions = []corev1.NodeCondition{{Type: "Broken", Status: broken, LastTransitionTime: metav1.Now()}}
+					return node
+				}
+				wr := c.deliver(is(version("a", "1"), "1", corev1.ConditionTrue))
+				answer := func(result writeResult) {
+					t.Helper()
+					result.write, result.uid, result.err = wr, wr.node.Object.UID, nil
+					if result.change = wr.nextChange(time.Now(), testkit.Value(c.planOf("a")).Must(t)); result.result == treat.Stale {
+						result.change = nil // the node was only read
+					}
+					if result.result == treat.Unknown {
+						result.err = enginetest.ErrBroken
+					}
+					c.taints.running++
+					c.taints.handleResult(time.Now(), result)
+				}
+				placed := wr.nextChange(time.Now(), testkit.Value(c.planOf("a")).Must(t)).Made("2")
+				answer(writeResult{result: treat.Unknown})
+				testkit.Same(t, c.Told(treat.TaintsChanged), 0, "Events before the taint is there")
+				if arrival != "at once" {
+					answer(writeResult{result: treat.Stale, fresh: wr.node.Object})
+					testkit.Same(t, c.Told(treat.TaintsChanged), 0, "Events after the read of a node without the taint")
+				}
+				if arrival == "never" {
+					answer(writeResult{result: treat.Made, version: "3"})
+				} else {
+					c.deliver(is(placed, "3", corev1.ConditionTrue)) // with another client's change
+				}
+				answer(writeResult{result: treat.Stale, fresh: is(placed, "4", corev1.ConditionTrue)})
+				testkit.Same(t, c.Told(treat.TaintsChanged), 1, "Events about the placed taint")
+				c.deliver(is(placed, "5", corev1.ConditionFalse))
+				answer(writeResult{result: treat.Unknown})
+				answer(writeResult{result: treat.Stale, fresh: is(version("a", "6"), "6", corev1.ConditionFalse)})
+				testkit.Same(t, c.Told(treat.TaintsChanged), 2, "Events about the placed and the removed taint")
+			})
+		})
+	}
+}
+
 // A pause that cannot be read is reported once, and again if it is changed to another such value.
 func TestAPauseThatCannotBeRead(t *testing.T) {
 	open(t, func(c *fixture) {
