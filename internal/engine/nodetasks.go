@@ -37,13 +37,19 @@ type NodeTasks struct {
 	// releasesLater says that the slot is free when the running task has ended and no attempt
 	// may still succeed.
 	releasesLater bool
-	// unanswered is the last task whose answer was lost and that is not reported, nil for none.
-	unanswered *TaskResult
+	// unanswered are the tasks whose answer was lost and that are not reported.
+	unanswered map[taskID]unansweredTask
 
 	failures         map[taskID]taskFailure
 	due              time.Time                  // when to check again, zero for never
 	dueSince         time.Time                  // since when a treatment is due
 	refusalsReported map[taskID]ReportedRefusal // the last rejected write of each task
+}
+
+// unansweredTask is a task that may have succeeded although its answer was lost.
+type unansweredTask struct {
+	result *TaskResult
+	until  time.Time // when it cannot arrive any more
 }
 
 // taskFailure records why a task failed and when to retry it. It does not block other
@@ -122,9 +128,23 @@ func (nodeTasks *NodeTasks) MarkStarted() (dueSince time.Time) {
 	return dueSince
 }
 
+// reportArrived reports the tasks that have succeeded although their answers were lost, and forgets
+// those that cannot succeed any more.
+func (nodeTasks *NodeTasks) reportArrived(now time.Time) {
+	for _, id := range slices.SortedFunc(maps.Keys(nodeTasks.unanswered), taskID.compare) {
+		switch u := nodeTasks.unanswered[id]; {
+		case u.result.Task.Work.HasArrived(now):
+			delete(nodeTasks.unanswered, id)
+			u.result.Task.Work.Report(now, u.result)
+		case !now.Before(u.until):
+			delete(nodeTasks.unanswered, id)
+		}
+	}
+}
+
 // isEmpty reports whether there is nothing left to do or to remember.
 func (tr *taskRunner) isEmpty(nodeTasks *NodeTasks) bool {
-	if nodeTasks.stage != Idle || nodeTasks.HasSlot() || len(nodeTasks.failures) > 0 {
+	if nodeTasks.stage != Idle || nodeTasks.HasSlot() || len(nodeTasks.failures)+len(nodeTasks.unanswered) > 0 {
 		return false
 	}
 	for _, t := range tr.treatments {
@@ -182,9 +202,8 @@ func (tr *taskRunner) reconcile(now time.Time, node string) {
 	for _, t := range tr.treatments {
 		t.Update(now, node)
 	}
-	if r := nodeTasks.unanswered; r != nil && nodeTasks.stage != Running && r.Task.Work.HasArrived(now) {
-		nodeTasks.unanswered = nil
-		r.Task.Work.Report(now, r)
+	if nodeTasks.stage != Running {
+		nodeTasks.reportArrived(now)
 	}
 	if nodeTasks.stage != Idle {
 		return
@@ -350,6 +369,9 @@ func (tr *taskRunner) sleepUntil(now time.Time, nodeTasks *NodeTasks, until time
 		}
 		return true
 	})
+	for _, u := range nodeTasks.unanswered {
+		until = times.Earliest(until, u.until)
+	}
 	nodeTasks.due = until
 	tr.nextDue = times.Earliest(tr.nextDue, until)
 	if until.IsZero() && tr.isEmpty(nodeTasks) {

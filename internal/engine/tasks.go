@@ -57,7 +57,8 @@ type Work interface {
 	// Report reports in Events, metrics and the log that the task has succeeded.
 	Report(now time.Time, r *TaskResult)
 	// HasArrived says whether the objects show that the task has succeeded although its answer was
-	// lost. The engine then reports it.
+	// lost. The engine asks while no task of the node runs, and then reports the task. It decides
+	// nothing else.
 	HasArrived(now time.Time) bool
 }
 
@@ -75,7 +76,7 @@ type TaskResult struct {
 	// Learned says that the task failed because something had changed that the treatment
 	// knows now: it decides again at once.
 	Learned bool
-	// IsRepeated says that an earlier attempt got no answer, and was not reported.
+	// IsRepeated says that an earlier attempt got no answer and is not reported.
 	IsRepeated bool
 
 	respectsPods bool        // a pod can protect the node of the task
@@ -111,8 +112,8 @@ type taskRunner struct {
 	openStartRequests []startRequest    // answered after the round
 }
 
-// NotWritten records that a task failed before the first write of its treatment, and returns the error:
-// nothing can arrive later, also if a request got no answer.
+// NotWritten records that the task has written nothing more, although a request of it got no answer: the
+// request was a read. It returns the error.
 func (r *TaskResult) NotWritten(err error) error {
 	if r.Outcome = treat.Classify(err); r.Outcome == treat.Unknown {
 		r.Outcome = treat.Busy
@@ -124,7 +125,7 @@ func (r *TaskResult) NotWritten(err error) error {
 func (tr *taskRunner) startTask(now time.Time, nodeTasks *NodeTasks, t *Task) *TaskResult {
 	r := &TaskResult{NodeTasks: nodeTasks, Task: t, previouslySentAt: nodeTasks.sentAt, respectsPods: tr.engine.respectsPods()}
 	r.attempt = tr.engine.attemptOf(now, t)
-	r.IsRepeated = nodeTasks.unanswered != nil && nodeTasks.unanswered.Task.id() == t.id()
+	_, r.IsRepeated = nodeTasks.unanswered[t.id()]
 	nodeTasks.stage, nodeTasks.running, nodeTasks.attempt = Running, t, r.attempt
 	tr.running++
 	if t.Begins && nodeTasks.HasSlot() {
@@ -189,10 +190,13 @@ func (tr *taskRunner) handleResult(r *TaskResult) {
 	t.Work.Done(now, r)
 	switch r.Outcome {
 	case treat.Unknown:
-		nodeTasks.unanswered = r
+		if nodeTasks.unanswered == nil {
+			nodeTasks.unanswered = map[taskID]unansweredTask{}
+		}
+		nodeTasks.unanswered[t.id()] = unansweredTask{r, now.Add(MaxInFlight)}
 	case treat.Made:
 		t.Work.Report(now, r)
-		nodeTasks.unanswered = nil
+		delete(nodeTasks.unanswered, t.id())
 	}
 	if t.Begins && (r.Begun || r.Outcome == treat.Made || r.Outcome == treat.Unknown) {
 		tr.engine.core.NoteSent(nodeTasks.Node, t.Rule)

@@ -29,7 +29,7 @@ var skippedFields = map[string]bool{
 	"engine.Engine.failureLog": true, "engine.Engine.retiredRules": true,
 	"engine.taskRunner.engine": true, "engine.ledgerWriter.engine": true, "engine.taskSlot.tr": true,
 	"engine.Node.Reported": true, "engine.Node.firstFindings": true, "engine.Failure.Text": true,
-	"engine.TaskResult.Err": true, "engine.TaskResult.IsRepeated": true, "engine.NodeTasks.unanswered": true, // what is left to report
+	"engine.TaskResult.Err": true, "engine.TaskResult.IsRepeated": true, "engine.unansweredTask.result": true, // what is left to report
 	"ledger.Ledger.client": true,
 	"watch.Inbox.signal":   true, "watch.Optional.source": true, "watch.Optional.sample": true, "watch.Kinds.Client": true, "watch.Kind.stop": true,
 	"taint.Writer.host": true, "taint.Writer.metrics": true, "taint.nodeWrite.writer": true, "taint.nodeWrite.rate": true, "taint.nodeWrite.reportedRefusals": true, "taint.nodeWrite.unanswered": true,

@@ -443,7 +443,7 @@ func (w *fakeAPI) carryOut(result *engine.TaskResult, goes how) {
 			return
 		}
 	}
-	r.Sent = true
+	r.DeletionSent = true
 	if !goes.isMade(goes.second) {
 		fails(goes.second)
 		return

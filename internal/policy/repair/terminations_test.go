@@ -161,6 +161,21 @@ func TestATerminationWithoutAnAnswerIsReported(t *testing.T) {
 			testkit.Same(t, h.Told(treat.NodeRepaired), 0, "Events")
 		})
 	})
+	t.Run("the deletion did not arrive before its termination was cancelled", func(t *testing.T) {
+		withNodePools(t, func(h *nodePoolFixture) {
+			h.makeUnhealthy()
+			h.WantTask("a", nodeclaim.TerminateClaim)
+			h.writeSnapshot()
+			h.runs("a", how{second: treat.Unknown, unanswered: lost})
+			h.breaks(corev1.ConditionFalse, "a")
+			h.advance(time.Minute)
+			h.runs("a", how{})
+			h.api.changeClaim("claim-a", func(c *karpenter.NodeClaim) { c.DeletionTimestamp = new(metav1.Now()) }) // by another client
+			h.deliver()
+			testkit.Same(t, h.Told(treat.TerminationCancelled), 1, "Events about the cancellation")
+			testkit.Same(t, h.Told(treat.NodeRepaired), 0, "Events about a deletion")
+		})
+	})
 }
 
 // A drain that hangs ends when the policy is changed to Forceful.

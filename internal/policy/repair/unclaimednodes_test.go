@@ -95,7 +95,7 @@ func (h *nodePoolFixture) begun(node string) *unstructured.Unstructured {
 	object := r.Create.DeepCopy()
 	object.SetUID(types.UID("uid-of-remediation-of-" + node))
 	object.SetResourceVersion(h.api.next())
-	r.Current, r.Created = object.DeepCopy(), true
+	r.Current = object.DeepCopy()
 	if by := *r.Lease.Spec.HolderIdentity; by != nodelease.HolderOf("RepairPolicy/p") {
 		h.T.Errorf("the node's Lease is held by %q", by)
 	}

@@ -44,10 +44,10 @@ type Work struct {
 	Deadline string
 
 	// The results of Run.
-	Current *karpenter.NodeClaim // the current claim, if known
-	Gone    bool                 // the claim does not exist any more
-	Sent    bool                 // this task sent the deletion
-	Deleted bool                 // this task deleted the claim; finalizers may delay its end
+	Current      *karpenter.NodeClaim // the current claim, if known
+	Gone         bool                 // the claim does not exist any more
+	DeletionSent bool                 // the API server may have received the deletion
+	Deleted      bool                 // this task deleted the claim; finalizers may delay its end
 
 	isProtected bool // a pod protects the node
 }
@@ -352,7 +352,7 @@ func (w *Work) runTerminate(ctx context.Context, r *engine.TaskResult) error {
 		}
 		claim, w.Current = marked, marked
 	}
-	w.Sent = true
+	w.DeletionSent = true
 	if err := host.Writer().DeleteClaim(ctx, claim); err != nil {
 		return w.fetchClaim(ctx, r, claim, err)
 	}
@@ -388,7 +388,7 @@ func (w *Work) fetchClaim(ctx context.Context, r *engine.TaskResult, sent *karpe
 	}
 	current, failed := w.claims.host.Writer().FetchClaim(ctx, w.Claim.Name)
 	if failed != nil {
-		return failed
+		return r.NotWritten(failed)
 	}
 	if current != nil && current.UID == sent.UID && current.ResourceVersion == sent.ResourceVersion { // some admission webhooks deny with a conflict
 		r.Outcome = treat.Refused
@@ -433,12 +433,12 @@ func (w *Work) known() *nodeClaim {
 // HasArrived says whether the claim shows what the task wrote.
 func (w *Work) HasArrived(now time.Time) bool {
 	switch c := w.known(); {
-	case w.Does == TerminateClaim:
-		return w.Sent && (c == nil || c.IsEnding())
+	case w.Does == TerminateClaim: // without a mark the termination was cancelled
+		return w.DeletionSent && (c == nil || c.mark != nil && c.IsEnding())
 	case c == nil:
 		return false
-	case w.Does == ForceTermination:
-		return c.isForced(now)
+	case w.Does == ForceTermination: // the deadline of a grace period can be near, too
+		return c.isForced(now) && c.Annotations[karpenter.TerminationTimestampAnnotation] != w.Claim.Annotations[karpenter.TerminationTimestampAnnotation]
 	default:
 		return c.mark == nil
 	}

@@ -240,6 +240,7 @@ func (nc *Treatment) unindex(c *nodeClaim) {
 func (nc *Treatment) claimDeleted(now time.Time, c *nodeClaim) {
 	if c.mark != nil {
 		nc.noteOutlived(now, *c.mark)
+		nc.dirty[c.mark.Node] = true // the node may be gone already
 	}
 	for _, node := range nc.nodesOf(c) {
 		if nodeTasks := nc.host.FindNodeTasks(node); nodeTasks != nil && nodeTasks.Slot().Object == claimRef(c.Name) && nodeTasks.WasSent() {

@@ -11,9 +11,9 @@ import (
 
 // Report reports an object that the task has created or deleted.
 func (w *Work) Report(now time.Time, r *engine.TaskResult) {
-	isReported := w.Current == nil || w.Created || r.IsRepeated // otherwise an earlier leader has created it
 	switch {
-	case w.Does == CreateRemediation && isReported:
+	case w.Does == CreateRemediation && w.Existed && !r.IsRepeated: // an earlier leader has created it
+	case w.Does == CreateRemediation:
 		w.reportCreated(now, r)
 	case w.Does == DeleteRemediation:
 		w.reportDeleted(now, r)

@@ -300,7 +300,7 @@ func (w *healthCheckFixture) runs(e *engine.Task, node string, result treat.Outc
 // makes sets the created object and the taken Lease in a result.
 func (w *healthCheckFixture) makes(u *unstructured.Unstructured) func(remediationResult) {
 	return func(r remediationResult) {
-		r.Current, r.Created = u.DeepCopy(), true
+		r.Current = u.DeepCopy()
 		r.NewLease, r.LeaseKnown = r.Lease.DeepCopy(), true
 		r.NewLease.ResourceVersion = w.nextVersion()
 	}

@@ -45,7 +45,7 @@ type Work struct {
 
 	// The results of Run.
 	Current    *unstructured.Unstructured // the object that was created, or that existed already
-	Created    bool                       // this task created the object
+	Existed    bool                       // the object existed already
 	Version    string                     // the new version, if only that is known
 	NewLease   *coordinationv1.Lease
 	LeaseKnown bool // NewLease is current; nil means that it does not exist
@@ -414,9 +414,10 @@ func (w *Work) runCreate(ctx context.Context, r *engine.TaskResult) (err error) 
 		return err
 	}
 	w.Current, err = host.Writer().CreateRemediation(ctx, w.Create)
-	w.Created = err == nil
-	if apierrors.IsAlreadyExists(err) { // an answer was lost, or another component created it
-		w.Current, err = host.Writer().FetchRemediation(ctx, remediation.Read(w.Create))
+	if w.Existed = apierrors.IsAlreadyExists(err); w.Existed { // an answer was lost, or another component created it
+		if w.Current, err = host.Writer().FetchRemediation(ctx, remediation.Read(w.Create)); err != nil {
+			return r.NotWritten(err)
+		}
 	}
 	return err
 }
@@ -487,7 +488,7 @@ func (w *Work) fetchNode(ctx context.Context, r *engine.TaskResult) (isGone bool
 	case apierrors.IsNotFound(err):
 		return true, nil
 	case err != nil:
-		return false, err
+		return false, r.NotWritten(err)
 	case !w.Object.IsOf(fresh):
 		return true, nil
 	}
@@ -506,7 +507,7 @@ func (w *Work) fetchPolicy(ctx context.Context, r *engine.TaskResult) error {
 	case apierrors.IsNotFound(err):
 		return nil
 	case err != nil:
-		return err
+		return r.NotWritten(err)
 	case current.UID != known.Owner.UID || current.Generation != known.Generation:
 		r.Outcome = treat.Stale
 		return fmt.Errorf("%s %s has changed since the decision", known.Owner.Kind, known.Owner.Name)
@@ -581,7 +582,7 @@ func (w *Work) takeObject(now time.Time, r *engine.TaskResult, n *nodeObjects, o
 			rm.objectDeleted(now, n, refOf(o))
 		}
 	}
-	if w.Created {
+	if !w.Existed {
 		return
 	}
 	if o.Node != n.node || rm.ruleOf(o) != r.Task.Rule {

@@ -155,8 +155,8 @@ func (s *clusterFixture) object() *unstructured.Unstructured {
 
 func (s *clusterFixture) begins() {
 	r := s.runs(s.newTask(s.node()), treat.Made)
-	if !r.Created || !r.LeaseKnown || r.Current.GetUID() != s.object().GetUID() {
-		s.Errorf("created %t, locked %t", r.Created, r.LeaseKnown)
+	if r.Existed || r.Current == nil || !r.LeaseKnown || r.Current.GetUID() != s.object().GetUID() {
+		s.Errorf("existed %t, locked %t", r.Existed, r.LeaseKnown)
 	}
 	by, _, held := nodelease.Held(r.NewLease, time.Now())
 	if !held || by != "NodeHealthCheck-check" {
@@ -166,8 +166,8 @@ func (s *clusterFixture) begins() {
 
 func (s *clusterFixture) beginsUnlocked() {
 	r := s.runs(s.newTask(s.node()), treat.Made)
-	if !r.Created || r.LeaseKnown || s.object() == nil {
-		s.Errorf("created %t, locked %t", r.Created, r.LeaseKnown)
+	if r.Existed || r.Current == nil || r.LeaseKnown || s.object() == nil {
+		s.Errorf("existed %t, locked %t", r.Existed, r.LeaseKnown)
 	}
 	r = s.runs(s.remediations.task(TakeLease, r.Task.Node, triage.RuleID{}, triage.Reason{}, Work{Lease: r.Lease}), treat.Stale)
 	if r.Err == nil || r.LeaseKnown {
@@ -257,8 +257,8 @@ func (s *clusterFixture) answerLost() {
 	}
 	remediationWork(e).Lease = nodelease.Take(r.NewLease, e.Node, nodelease.HolderOf("check"), leaseDuration, time.Now())
 	r = s.runs(e, treat.Made)
-	if r.Created || r.Current == nil || r.Current.GetUID() != s.object().GetUID() {
-		s.Errorf("created %t, found %v", r.Created, r.Current)
+	if !r.Existed || r.Current == nil || r.Current.GetUID() != s.object().GetUID() {
+		s.Errorf("existed %t, found %v", r.Existed, r.Current)
 	}
 }
 

@@ -513,7 +513,7 @@ func TestAnObjectWithoutAnAnswerIsReported(t *testing.T) {
 		"the object arrived": func(w *healthCheckFixture, object *unstructured.Unstructured) { w.finds(object) },
 		"the object is found by the next attempt": func(w *healthCheckFixture, object *unstructured.Unstructured) {
 			w.advance(time.Minute)
-			w.runs(w.WantTask("a", CreateRemediation), "a", treat.Made, w.makes(object), func(r remediationResult) { r.Created = false })
+			w.runs(w.WantTask("a", CreateRemediation), "a", treat.Made, w.makes(object), func(r remediationResult) { r.Existed = true })
 		},
 		"the next attempt creates it": func(w *healthCheckFixture, object *unstructured.Unstructured) {
 			w.advance(time.Minute)
@@ -539,6 +539,40 @@ func TestAnObjectWithoutAnAnswerIsReported(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A task without an answer is reported although other tasks of its node succeed meanwhile.
+func TestATaskWithoutAnAnswerIsReportedAfterOthers(t *testing.T) {
+	withHealthCheck(t, func(w *healthCheckFixture) {
+		first := w.treats("a")
+		w.advance(time.Minute)
+		w.runs(w.WantTask("a", AnnotateRemediation), "a", treat.Made, func(r remediationResult) { r.Version = w.nextVersion() })
+		w.runs(w.WantTask("a", CreateRemediation), "a", treat.Made, w.makes(w.made("a", "slow")))
+		w.node("a", corev1.ConditionFalse)
+		w.runs(w.WantTask("a", DeleteRemediation), "a", treat.Unknown)
+		if object := remediationWork(w.WantTask("a", DeleteRemediation)).Object; object.Name == first.GetName() {
+			t.Fatal("the second deletion is of the same object")
+		}
+		r := w.starts(w.WantTask("a", DeleteRemediation), "a")
+		w.loses(first)
+		w.Finish(r.TaskResult)
+		w.runRound()
+		testkit.Same(t, w.Told(treat.RemediationRemoved), 2, "Events about deleted objects")
+	}, inSteps)
+}
+
+// A task that cannot have succeeded any more is forgotten: the same change by another client is not
+// reported as its own.
+func TestAnOldTaskWithoutAnAnswerIsNotReported(t *testing.T) {
+	withHealthCheck(t, func(w *healthCheckFixture) {
+		object := w.treats("a")
+		w.node("a", corev1.ConditionFalse)
+		w.runs(w.WantTask("a", DeleteRemediation), "a", treat.Unknown)
+		w.node("a", corev1.ConditionTrue) // unhealthy again, so the object is kept
+		w.advance(engine.MaxInFlight + time.Second)
+		w.loses(object)
+		testkit.Same(t, w.Told(treat.RemediationRemoved), 0, "Events about the object that another client has deleted")
+	})
 }
 
 // Another component may change the node name of an object. The object belongs to one node
@@ -598,7 +632,7 @@ func TestAnObjectOfAnotherStepIsRefused(t *testing.T) {
 		object := w.treats("a")
 		w.advance(time.Minute)
 		w.runs(w.WantTask("a", AnnotateRemediation), "a", treat.Made, func(r remediationResult) { r.Version = w.nextVersion() })
-		w.runs(w.WantTask("a", CreateRemediation), "a", treat.Made, func(r remediationResult) { r.Current = object.DeepCopy() })
+		w.runs(w.WantTask("a", CreateRemediation), "a", treat.Made, func(r remediationResult) { r.Current, r.Existed = object.DeepCopy(), true })
 		w.runs(w.WantTask("a", ReleaseLease), "a", treat.Made) // no remediator is working
 		w.WantNoTask("a")
 		if last := w.Events[len(w.Events)-1]; last.EventReason != treat.RemediationSkipped || !strings.Contains(last.Message, "created for step 1, not for step 2") {
@@ -898,7 +932,7 @@ func TestAnObjectOfAnotherNodeIsRefused(t *testing.T) {
 		theirs := w.made("a", "quick", func(u *unstructured.Unstructured) {
 			u.SetAnnotations(map[string]string{remediation.NodeNameAnnotation: "b"})
 		})
-		w.runs(w.WantTask("a", CreateRemediation), "a", treat.Made, w.makes(theirs), func(r remediationResult) { r.Created = false })
+		w.runs(w.WantTask("a", CreateRemediation), "a", treat.Made, w.makes(theirs), func(r remediationResult) { r.Existed = true })
 		if treatments := w.remediations.nodes["a"]; len(treatments.objects) > 0 || w.finding("a") != triage.Retrying {
 			t.Errorf("it is taken for ours: %+v, %s", treatments, w.finding("a"))
 		}

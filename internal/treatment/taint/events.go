@@ -10,14 +10,15 @@ import (
 	"github.com/resourcestack/autohealer/internal/triage"
 )
 
-// reportUnanswered reports the change whose answer never came, if a newer version of the node has it.
-func (wr *nodeWrite) reportUnanswered(now time.Time) {
-	change, node := wr.unanswered, wr.node.Object
-	if change == nil || change.Node.ResourceVersion == node.ResourceVersion {
-		return // no change, or it may still arrive
+// reportArrived reports the change whose answer never came, if a newer version of the node has it.
+func (wr *nodeWrite) reportArrived(now time.Time) {
+	changes, node := wr.unanswered, wr.node.Object
+	if len(changes) == 0 || changes[0].Node.ResourceVersion == node.ResourceVersion {
+		return // none, or one may still arrive
 	}
-	if wr.unanswered = nil; change.Node.UID == node.UID && change.IsOn(node) {
-		wr.reportChange(now, change)
+	wr.unanswered = nil
+	if i := slices.IndexFunc(changes, func(c *treat.Change) bool { return c.IsOn(node) }); i >= 0 {
+		wr.reportChange(now, changes[i])
 	}
 }
 

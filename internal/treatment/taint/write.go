@@ -20,6 +20,8 @@ const (
 	// writesAtOnce and writesPerSecond bound the writes to one flapping node.
 	writesAtOnce    = 10
 	writesPerSecond = 1
+	// maxUnanswered bounds the changes that are kept to report them.
+	maxUnanswered = 10
 	// refusalHeld is how long a refusal counts towards the backoff of the next refusal.
 	refusalHeld = 2 * engine.LastRefusedRetry
 )
@@ -36,8 +38,9 @@ type nodeWrite struct {
 	// sentFor is the node version that an unfinished write names, empty for none.
 	// unansweredFor is the same for a write whose answer never came.
 	sentFor, unansweredFor string
-	// unanswered is the last change whose answer never came and that is not reported, nil for none.
-	unanswered *treat.Change
+	// unanswered are the last changes whose answers never came and that are not reported. They name the
+	// same version of the node, so at most one of them can succeed.
+	unanswered []*treat.Change
 
 	dueSince  time.Time     // since when a taint is missing
 	notBefore time.Time     // earliest time of the next write
@@ -56,7 +59,7 @@ func (wr *nodeWrite) nodeChanged(before *corev1.Node) {
 	after := wr.node.Object
 	if before != nil && before.UID != after.UID {
 		wr.granted, wr.failure, wr.notBefore, wr.needsRead, wr.dueSince = slotSet{}, engine.Failure{}, time.Time{}, false, time.Time{}
-		wr.recentRefusals, wr.reportedRefusals = 0, nil
+		wr.recentRefusals, wr.reportedRefusals, wr.unanswered = 0, nil, nil
 	}
 	if wr.sentFor != after.ResourceVersion {
 		wr.sentFor, wr.unansweredFor = "", ""
@@ -154,6 +157,8 @@ type writeResult struct {
 	err     error
 	fresh   *corev1.Node // the current node, if it was read
 	missing bool         // the node does not exist
+	// mayArrive says that the change got no answer, and may have been made or may still be.
+	mayArrive bool
 }
 
 // deniedAsStale reports whether the API server answered with a conflict although the node
@@ -173,6 +178,7 @@ func (wr *nodeWrite) send(ctx context.Context, change *treat.Change) {
 		if change != nil {
 			result.version, result.err = w.host.Writer().Apply(ctx, change)
 			result.result = treat.Classify(result.err)
+			result.mayArrive = result.result == treat.Unknown
 		}
 		if result.result == treat.Stale {
 			var err error
@@ -213,8 +219,9 @@ func (w *Writer) handleResult(now time.Time, result writeResult) {
 		wr.refuse(now, result)
 	case treat.Unknown:
 		wr.needsRead, wr.unansweredFor = true, wr.sentFor
-		if result.change != nil {
-			wr.unanswered = result.change
+		if result.mayArrive {
+			wr.reportArrived(now) // changes that name an older version
+			wr.unanswered = append(wr.unanswered[max(0, len(wr.unanswered)-maxUnanswered+1):], result.change)
 		}
 		wr.retryLater(now, result)
 	}
@@ -243,7 +250,6 @@ func (wr *nodeWrite) refreshed(now time.Time, result writeResult) {
 		wr.writer.host.RemoveNode(now, wr.node)
 	case !result.missing:
 		wr.writer.host.NodeRead(now, nodewatch.Trim(result.fresh))
-		wr.reportUnanswered(now)
 	}
 }
 

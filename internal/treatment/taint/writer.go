@@ -69,6 +69,9 @@ func (w *Writer) Reconcile(now time.Time, n *engine.Node, plan triage.Plan) {
 	if wr == nil {
 		wr = &nodeWrite{writer: w, node: n}
 	}
+	if wr.stage != engine.Running {
+		wr.reportArrived(now)
+	}
 	if wr.stage != engine.Idle {
 		return // checked again before the write
 	}
