@@ -235,10 +235,9 @@ func (l *ledger) judge(change Change, suspects []*request, done []effect) Author
 }
 
 // authorByElimination judges a write without a successful response: if the client has
-// disconnected, the log says failed, although the object may have been written. If all
-// possible requests are of this kind and of one author, it is that author. A request
-// without an end in the log proves nothing: the server was killed, and the log may lack
-// other requests.
+// disconnected, the log says failed, although the object may have been written; if the server
+// was killed, the log has no end of the request. If all possible requests are of one author,
+// it is that author: the server logs every request before it handles it.
 func (l *ledger) authorByElimination(change Change, done []effect) Author {
 	unmatched := unknown("no answered request in the audit log made it")
 	if change.Type != watch.Modified {
@@ -250,7 +249,7 @@ func (l *ledger) authorByElimination(change Change, done []effect) Author {
 		if slices.Contains(done, terminating) { // only a deletion has this effect
 			able = r.author.Verb == "delete"
 		}
-		if !r.answered || !able || r.author != rivals[0].author {
+		if !able || r.author != rivals[0].author {
 			return unmatched
 		}
 	}

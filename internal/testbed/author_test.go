@@ -80,7 +80,8 @@ func TestLedger(t *testing.T) {
 		{"uses the response created", watch.Added, requests{
 			asked("bob", 1, 2, version("5")), asked("alice", 0, 3, version("5"), func(r *request) { r.code = 201 }), asked("carol", 0, 9, lost),
 		}, "alice", ""},
-		{"never names a request that was lost", watch.Modified, requests{asked("bob", 1, 9, lost)}, unknown, ""},
+		{"names a lost request if there is no other possible author", watch.Modified, requests{asked("bob", 1, 9, lost), asked("alice", 0, 3, version("4"))}, "bob", ""},
+		{"does not choose between two lost requests", watch.Modified, requests{asked("alice", 1, 9, lost), asked("bob", 1, 9, lost)}, unknown, "no answered request"},
 		{"names a failed request if there is no other possible author", watch.Modified, requests{
 			asked("alice", 1, 9, failed(504)), asked("alice", 2, 9, failed(500)), asked("bob", 0, 3, version("4")), asked("carol", 11, 12, failed(504)),
 		}, "alice", ""},
