@@ -381,7 +381,10 @@ func (w *Work) Run(ctx context.Context, r *engine.TaskResult) (err error) {
 		return w.runAnnotate(ctx, r)
 	case TakeLease:
 		err = w.obtainLease(ctx, r)
-	case ReleaseLease:
+	case ReleaseLease: // a replica that lost the lead may see a Lease of the new leader, and not yet why it was taken
+		if isStill, err := w.remediations.host.IsUnchanged(ctx, r); err != nil || !isStill {
+			return err
+		}
 		err = write.ReleaseLease(ctx, w.Lease)
 	case ClearConfirmation:
 		w.Version, err = write.RemoveConfirmation(ctx, r.Task.Node)

@@ -188,8 +188,8 @@ func (s *clusterFixture) nodeChanged() {
 	}
 }
 
-// nodeChangedSince checks that a replica that knows the remediation of the new leader, and an older
-// version of the node, does not delete the remediation.
+// nodeChangedSince checks that a replica that knows the remediation and the Lease of the new leader, and an
+// older version of the node, deletes neither.
 func (s *clusterFixture) nodeChangedSince() {
 	node := s.node()
 	r := s.runs(s.newTask(node), treat.Made)
@@ -201,6 +201,11 @@ func (s *clusterFixture) nodeChangedSince() {
 	if r := s.runs(e, treat.Stale); r.Fresh == nil || s.object() == nil {
 		s.Errorf("the report: %+v", r)
 	}
+	release := s.remediations.task(ReleaseLease, node, triage.RuleID{}, triage.Reason{}, Work{Lease: r.NewLease})
+	if r := s.runs(release, treat.Stale); r.Fresh == nil {
+		s.Errorf("the report: %+v", r)
+	}
+	testkit.Must(s.T, s.api.Get(s.Context(), client.ObjectKeyFromObject(r.NewLease), &coordinationv1.Lease{}))
 }
 
 // gateClosed checks that the task asks the loop after it took the Lease and read the
