@@ -150,32 +150,32 @@ func TestATerminationWithoutAnAnswerIsReported(t *testing.T) {
 			})
 		})
 	}
-	t.Run("the mark arrived, and another client deletes the claim", func(t *testing.T) {
-		withNodePools(t, func(h *nodePoolFixture) {
-			h.makeUnhealthy()
-			h.WantTask("a", nodeclaim.TerminateClaim)
-			h.writeSnapshot()
-			h.runs("a", how{first: treat.Unknown, unanswered: arrived})
-			h.goes("a")
-			h.advance(time.Hour)
-			testkit.Same(t, h.Told(treat.NodeRepaired), 0, "Events")
-		})
-	})
-	t.Run("the deletion did not arrive before its termination was cancelled", func(t *testing.T) {
-		withNodePools(t, func(h *nodePoolFixture) {
-			h.makeUnhealthy()
-			h.WantTask("a", nodeclaim.TerminateClaim)
-			h.writeSnapshot()
-			h.runs("a", how{second: treat.Unknown, unanswered: lost})
+	for name, test := range map[string]struct {
+		first     how
+		cancelled int
+		meanwhile func(h *nodePoolFixture) // before another client deletes the claim
+	}{
+		"the mark arrived, and another client deletes the claim": {how{first: treat.Unknown, unanswered: arrived}, 0, func(*nodePoolFixture) {}},
+		"the deletion did not arrive before its termination was cancelled": {how{second: treat.Unknown, unanswered: lost}, 1, func(h *nodePoolFixture) {
 			h.breaks(corev1.ConditionFalse, "a")
 			h.advance(time.Minute)
 			h.runs("a", how{})
-			h.api.changeClaim("claim-a", func(c *karpenter.NodeClaim) { c.DeletionTimestamp = new(metav1.Now()) }) // by another client
-			h.deliver()
-			testkit.Same(t, h.Told(treat.TerminationCancelled), 1, "Events about the cancellation")
-			testkit.Same(t, h.Told(treat.NodeRepaired), 0, "Events about a deletion")
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			withNodePools(t, func(h *nodePoolFixture) {
+				h.makeUnhealthy()
+				h.WantTask("a", nodeclaim.TerminateClaim)
+				h.writeSnapshot()
+				h.runs("a", test.first)
+				test.meanwhile(h)
+				h.api.changeClaim("claim-a", func(c *karpenter.NodeClaim) { c.DeletionTimestamp = new(metav1.Now()) })
+				h.deliver()
+				testkit.Same(t, h.Told(treat.TerminationCancelled), test.cancelled, "Events about the cancellation")
+				testkit.Same(t, h.Told(treat.NodeRepaired), 0, "Events about a deletion")
+			})
 		})
-	})
+	}
 }
 
 // A drain that hangs ends when the policy is changed to Forceful.
