@@ -192,6 +192,13 @@ func (w *watcher) since(name string) time.Time {
 	return w.view.nodes[name].since
 }
 
+// has reports whether a node has the taint.
+func (w *watcher) has(name string) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.view.nodes[name].tainted
+}
+
 // latest returns when the last of some nodes changed.
 func (w *watcher) latest(names []string) (at time.Time) {
 	for _, name := range names {
