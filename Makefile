@@ -52,27 +52,35 @@ images: ## Build the container images as archives into bin/images
 	@cd tools/images && go run . -version '$(VERSION)'
 
 # regenerate generates all files into the folder $$made: from api/ with controller-gen, the
-# patch from the CRDs, and the files from catalog/. The targets compare or copy them. So a
-# generator that fails half-way does not damage the repository.
+# patch from the CRDs, the files from catalog/, and the manifests from the chart. The targets
+# compare or copy them. So a generator that fails half-way does not damage the repository.
 define regenerate
 made=$$(mktemp -d); trap 'rm -rf "$$made"' EXIT; \
 	cp -r go.mod go.sum api "$$made"; find "$$made/api" -name 'zz_generated.*' -delete; \
+	mkdir -p "$$made/deploy" "$$made/docs"; cp -r deploy/chart "$$made/deploy"; rm "$$made"/deploy/chart/{crds,files}/*; \
 	generator=$$PWD/bin/tools/controller-gen; \
-	(cd "$$made" && "$$generator" object crd paths=./api/... output:crd:dir=deploy/crds && \
-		mkdir deploy/shared && mv deploy/crds/remediation.medik8s.io_* deploy/shared); \
-	go run ./deploy/generate "$$made"; \
-	mkdir "$$made/docs"; cp docs/conditions.md "$$made/docs"; go run ./catalog/generate "$$made"; \
+	(cd "$$made" && "$$generator" object crd paths=./api/... output:crd:dir=deploy/chart/crds && sed -i '1{/^---$$/d}' deploy/chart/crds/*); \
+	cp config/{kernel-monitor,gpu-monitor,health-checks}.json "$$made/deploy/chart/files"; \
+	go run ./deploy/generate "$$made" "$$PWD/bin/tools/helm"; \
+	cp docs/conditions.md "$$made/docs"; go run ./catalog/generate "$$made"; \
 	go -C tools run ./notice .. ./cmd/autohealer-agent ./cmd/autohealer-controller >"$$made/NOTICE"
 endef
 
+# What regenerate makes, beside the files zz_generated.* in api.
+GENERATED := deploy/chart/crds deploy/chart/files deploy/install.yaml deploy/cleanup.yaml deploy/extras deploy/defaults deploy/karpenter/nodepool-repair.json docs/conditions.md NOTICE
+
+.PHONY: generators helm
+generators:
+	@cd tools && go run ./build generator helm
+helm:
+	@cd tools && go run ./build helm
+
 .PHONY: generate
-generate: ## Generate deepcopy methods, CRDs and the patch for Karpenter from api, default sets and their docs from catalog, NOTICE from go.mod
-	@cd tools && go run ./build generator
+generate: generators ## Generate deepcopy methods, CRDs and the patch for Karpenter from api, manifests from the chart, default sets and their docs from catalog, NOTICE from go.mod
 	@$(regenerate); \
 		find api -name 'zz_generated.*' -delete; \
 		(into=$$PWD; cd "$$made"; find api -name 'zz_generated.*' -exec cp --parents -t "$$into" {} +); \
-		rm -rf deploy/crds deploy/defaults; cp -r "$$made"/deploy/{crds,shared,defaults,karpenter} deploy; \
-		cp "$$made/docs/conditions.md" docs; cp "$$made/NOTICE" NOTICE
+		rm -rf $(GENERATED); for path in $(GENERATED); do cp -r "$$made/$$path" "$$path"; done
 
 .PHONY: testbed
 testbed: ## Build a real Kubernetes control plane into bin/testbed (once, about 10 minutes)
@@ -121,7 +129,7 @@ test-nodes: nodes ## Run the tests on real nodes, as root (docs/real-nodes.md)
 		! grep -e '--- SKIP' "$$log" || { echo "test: a test on real nodes was skipped"; exit 1; }
 
 .PHONY: test
-test: testbed testbed-karpenter packages ## Run all tests with the race detector on a real control plane, as root because they read the kernel log; REAL_NODES=1 adds test-nodes
+test: testbed testbed-karpenter helm packages ## Run all tests with the race detector on a real control plane, as root because they read the kernel log; REAL_NODES=1 adds test-nodes
 	@go -C tools run ./leftover $(MAKE) --no-print-directory -C '$(CURDIR)' run-tests
 	@echo "test: no test has left a process running"
 
@@ -181,18 +189,14 @@ chaos: testbed testbed-karpenter ## Kill replicas KILLS times (default 1000) in 
 		go test -v -count=1 -vet=off -timeout 24h -run '^TestChaos$$' ./test/chaos | grep -vE '^ *(=== |PASS)'
 
 .PHONY: check
-check: ## Formatting, vet, linters and module files
+check: generators ## Formatting, vet, linters and module files
 	@echo "check: formatting"
 	@unformatted=$$(gofmt -l api catalog cmd config deploy examples internal problem test testbed tools); \
 		[ -z "$$unformatted" ] || { echo "not formatted, run gofmt -w on:"; echo "$$unformatted"; exit 1; }
 	@echo "check: generated files"
-	@cd tools && go run ./build generator
-	@$(regenerate); \
-		diff -ru api "$$made/api" && diff -ru deploy/crds "$$made/deploy/crds" && diff -ru -x medik8s-leases.yaml deploy/shared "$$made/deploy/shared" && \
-		diff -u deploy/karpenter/nodepool-repair.json "$$made/deploy/karpenter/nodepool-repair.json" && \
-		diff -ru deploy/defaults "$$made/deploy/defaults" && diff -u docs/conditions.md "$$made/docs/conditions.md" && \
-		diff -u NOTICE "$$made/NOTICE" || \
-		{ echo "generated files are stale, run make generate"; exit 1; }
+	@$(regenerate); stale=; diff -ru api "$$made/api" || stale=1; \
+		for path in $(GENERATED); do diff -ru "$$path" "$$made/$$path" || stale=1; done; \
+		[ -z "$$stale" ] || { echo "generated files are stale, run make generate"; exit 1; }
 	@echo "check: vet"
 	@cd testbed && go vet ./etcd ./pause # golangci-lint runs vet in the other modules
 	@echo "check: import rules and package docs"

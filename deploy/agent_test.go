@@ -56,10 +56,10 @@ func TestAgent(t *testing.T) {
 }
 
 func (c cluster) installsAgent(t *testing.T) {
-	c.appliesAll(t, 1+1+7+2*agentPolicies+3+2, "-f", "controller/1-namespace.yaml", "-f", "agent", "-f", "agent/kmsg")
+	c.appliesAll(t, 1+1+7+2*agentPolicies+3+2, "-f", templates(t, "controller/namespace", "agent/namespace", "agent/rights", "agent/guard", "agent/flow", "agent/agent"))
 	// One variant replaces the other.
 	for _, way := range [][]string{{}, {"--server-side"}} {
-		out, err := c.Kubectl(t.Context(), append([]string{"apply", "--validate=strict", "--dry-run=server", "-f", "agent/journal"}, way...)...)
+		out, err := c.Kubectl(t.Context(), append([]string{"apply", "--validate=strict", "--dry-run=server", "-f", unprivilegedAgent}, way...)...)
 		testkit.Check(t, err == nil && strings.Contains(out, "daemonset.apps/"+agent), "the other variant, %v: %v\n%s", way, err, out)
 	}
 	// Nodes of realistic size, because the admission policies compare them field by field.
@@ -140,8 +140,8 @@ func (c cluster) admitsAgents(t *testing.T) {
 			t.Errorf("%s has %d volumes and %d mounts: the API server has added its own token", pod.Name, len(pod.Spec.Volumes), n)
 		}
 	}
-	for variant, privileged := range map[string]bool{"kmsg": true, "journal": false} {
-		out, err := c.Kubectl(t.Context(), "apply", "--dry-run=server", "-o", "json", "-f", "agent/"+variant)
+	for variant, privileged := range map[string]bool{templates(t, "agent/agent"): true, unprivilegedAgent: false} {
+		out, err := c.Kubectl(t.Context(), "apply", "--dry-run=server", "-o", "json", "-f", variant)
 		testkit.Must(t, err)
 		var list struct{ Items []json.RawMessage }
 		var daemons appsv1.DaemonSet
@@ -199,7 +199,7 @@ func TestTheVariantsOfTheAgentLookForTheSame(t *testing.T) {
 		}
 		return monitor
 	}
-	kmsg, journal := read("kmsg", "kernel-monitor.json"), read("journal", "kernel-monitor.json")
+	kmsg, journal := read(privilegedAgent, "kernel-monitor.json"), read(unprivilegedAgent, "kernel-monitor.json")
 	if kmsg["plugin"] != "kmsg" || kmsg["logPath"] != "/dev/kmsg" || journal["plugin"] != "journald" || journal["logPath"] != nil || fmt.Sprint(journal["pluginConfig"]) != "map[source:kernel]" {
 		t.Errorf("they read %v and %v", kmsg["plugin"], journal["plugin"])
 	}
@@ -210,7 +210,7 @@ func TestTheVariantsOfTheAgentLookForTheSame(t *testing.T) {
 	testkit.Check(t, reflect.DeepEqual(kmsg, journal), "they look for\n%v\n%v", kmsg, journal)
 	// Access to the container runtime allows everything, so the unprivileged variant does
 	// not have it.
-	checks, fewer := read("kmsg", "health-checks.json"), read("journal", "health-checks.json")
+	checks, fewer := read(privilegedAgent, "health-checks.json"), read(unprivilegedAgent, "health-checks.json")
 	taken := 0
 	for _, list := range []string{"conditions", "rules"} {
 		all, _ := checks[list].([]any)
@@ -225,7 +225,7 @@ func TestTheVariantsOfTheAgentLookForTheSame(t *testing.T) {
 	}
 	testkit.Check(t, taken == 2 && reflect.DeepEqual(checks, fewer), "but for the runtime (%d) they check\n%v\n%v", taken, checks, fewer)
 	seen := 0
-	for _, monitor := range []map[string]any{kmsg, read("kmsg", "health-checks.json")} {
+	for _, monitor := range []map[string]any{kmsg, read(privilegedAgent, "health-checks.json")} {
 		conditions, _ := monitor["conditions"].([]any)
 		for _, condition := range conditions {
 			kind, _ := condition.(map[string]any)["type"].(string)

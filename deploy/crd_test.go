@@ -344,7 +344,7 @@ func (c cluster) keepsWhatIsStored(t *testing.T) {
 		{"old-bound", `{"type": "T", "effect": "NoSchedule", "taintKey": "example.com/a", "maxUnhealthy": "half", "conditions": {"A": {"status": true}}}`, `{"maxUnhealthy": "49%"}`},
 	}
 	sets := c.conditionSets()
-	sets.storesOld(t, "crds/autohealer.resourcestack.com_conditionsets.yaml", 5, bad, func(map[string]any) {}, func() {})
+	sets.storesOld(t, "chart/crds/autohealer.resourcestack.com_conditionsets.yaml", 5, bad, func(map[string]any) {}, func() {})
 	for _, old := range bad {
 		testkit.Must(t, sets.patchStatus(t, old.name, `{"observedGeneration": 1, "conditions": [
 			{"type": "Accepted", "status": "False", "reason": "Invalid", "message": "", "lastTransitionTime": "2026-03-01T12:00:00Z"}]}`))

@@ -1,16 +1,9 @@
-// Package deploy holds the manifests that install Autohealer. Users apply crds/ and shared/
-// first, then controller/ and agent/, each in the order of its file names, and one of the
-// two folders in agent/, which are two ways to run the agent. The manifests in cleanup/ are
-// for the removal.
+// Package deploy has the manifests that install Autohealer.
 //
-// The embedded files are the same files that `kubectl apply -f deploy/crds -f deploy/shared
-// -f deploy/controller -f deploy/agent -f deploy/agent/kmsg` reads. Only shared/ contains
-// objects that other components use too. The package does not apply the manifests: callers
-// use their own client.
-//
-// Some files belong to no installation, because users choose them: the sets in defaults/,
-// the patch for NodePools in karpenter/ and the rights to restore it, the rights for metrics
-// over TLS in metrics/, and the NetworkPolicy in network/, which needs addresses.
+// chart/ is a Helm chart and the source of everything else: "make generate" renders
+// install.yaml, for kubectl, cleanup.yaml, for the removal, and the parts in extras/, which
+// values of the chart add. karpenter/ has the patch for NodePools, and defaults/ has
+// ConditionSets for users to choose from.
 package deploy
 
 import (
@@ -18,15 +11,56 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
+	"strings"
 )
 
-// Manifests are the files, by their paths from this folder.
-//
-//go:embed crds/*.yaml shared/*.yaml cleanup/*.yaml controller/*.yaml agent/*.yaml agent/*/*.yaml
-var Manifests embed.FS
+//go:embed install.yaml
+var install string
+
+//go:embed chart/crds/*.yaml
+var crds embed.FS
 
 //go:embed karpenter/nodepool-repair.json
 var nodePoolPatch []byte
+
+// CRDs returns the CRDs of the chart.
+func CRDs() ([][]byte, error) {
+	files, err := crds.ReadDir("chart/crds")
+	if err != nil {
+		return nil, err
+	}
+	var texts [][]byte
+	for _, file := range files {
+		text, err := crds.ReadFile("chart/crds/" + file.Name())
+		if err != nil {
+			return nil, err
+		}
+		texts = append(texts, text)
+	}
+	return texts, nil
+}
+
+// CRD returns one CRD by its plural name and group, for example
+// conditionsets.autohealer.resourcestack.com.
+func CRD(name string) ([]byte, error) {
+	plural, group, _ := strings.Cut(name, ".")
+	return crds.ReadFile("chart/crds/" + group + "_" + plural + ".yaml")
+}
+
+// Manifest returns what install.yaml has of one template of the chart, for example
+// controller/rights.yaml: objects with lines of three dashes between them.
+func Manifest(template string) ([]byte, error) {
+	var objects []string
+	for _, object := range strings.Split(install, "\n---\n") {
+		if source, object, found := strings.Cut(object, "\n"); found && source == "# Source: autohealer/templates/"+template {
+			objects = append(objects, object)
+		}
+	}
+	if len(objects) == 0 {
+		return nil, fmt.Errorf("deploy/install.yaml has nothing of the template %s", template)
+	}
+	return []byte(strings.Join(objects, "\n---\n")), nil
+}
 
 // NodePoolCRD is the name of the CRD that [NodePoolPatch] is for.
 const NodePoolCRD = "nodepools.karpenter.sh"

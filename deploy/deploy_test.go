@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -86,7 +85,7 @@ func TestDeploy(t *testing.T) {
 type cluster struct{ *testbed.Cluster }
 
 func (c cluster) installs(t *testing.T) {
-	c.appliesAll(t, 24+2*controllerPolicies, "-f", "crds", "-f", "shared", "-f", "controller")
+	c.appliesAll(t, 37+2*controllerPolicies+2*agentPolicies, "-f", "install.yaml")
 }
 
 // appliesAll applies the manifests as documented, and once more.
@@ -150,7 +149,7 @@ spec: {type: Harmless, effect: NoSchedule, taintKey: example.com/harmless, condi
 		_, err := c.Kubectl(t.Context(), "create", "-f", set, "-f", seedCheck, "-f", seedPolicy)
 		return err
 	})
-	c.kubectl(t, "apply", "-f", "controller")
+	c.kubectl(t, "apply", "-f", "install.yaml")
 	testkit.Eventually(t, "the webhook to be installed again", func() error {
 		if _, err := c.Kubectl(t.Context(), "patch", "conditionset", "harmless", "--type=merge", "-p", `{"spec": {"effect": "NoExecute"}}`, "--dry-run=server"); err == nil {
 			return errors.New("a set can be changed")
@@ -226,29 +225,9 @@ func (c cluster) brakes(t *testing.T) {
 	}
 }
 
-// Programs read the same manifests that kubectl does.
-func TestManifestsAreAllOfTheFiles(t *testing.T) {
-	files := 0
-	for _, folder := range []string{"crds", "shared", "cleanup", "controller", "agent", "agent/kmsg", "agent/journal"} {
-		entries := testkit.Value(os.ReadDir(folder)).Must(t)
-		for _, entry := range entries {
-			if entry.IsDir() {
-				continue
-			}
-			files++
-			path := folder + "/" + entry.Name()
-			want := testkit.Value(os.ReadFile(path)).Must(t)
-			if got, err := fs.ReadFile(deploy.Manifests, path); err != nil || string(got) != string(want) {
-				t.Errorf("%s is not among the manifests as it is: %v", path, err)
-			}
-		}
-	}
-	testkit.Check(t, files >= 11, "found %d files: the test proves nothing", files)
-}
-
 // takesNetworkPolicy applies the network policy, and compares it with the Deployment.
 func (c cluster) takesNetworkPolicy(t *testing.T) {
-	c.kubectl(t, "apply", "--validate=strict", "-f", "network")
+	c.kubectl(t, "apply", "--validate=strict", "-f", "extras/network-policy.yaml")
 	admin := clientFor(t, c.AdminConfig())
 	policy := testkit.Value(admin.NetworkingV1().NetworkPolicies(namespace).Get(t.Context(), account, metav1.GetOptions{})).Must(t)
 	deployment := testkit.Value(admin.AppsV1().Deployments(namespace).Get(t.Context(), account, metav1.GetOptions{})).Must(t)
@@ -370,10 +349,23 @@ func (c cluster) kubectl(t *testing.T, args ...string) string {
 	return testkit.Value(c.Kubectl(t.Context(), args...)).Must(t)
 }
 
+// templates writes what install.yaml has of templates of the chart, and returns the path.
+func templates(t *testing.T, names ...string) string {
+	t.Helper()
+	var texts []string
+	for _, name := range names {
+		texts = append(texts, string(testkit.Value(deploy.Manifest(name+".yaml")).Must(t)))
+	}
+	return file(t, strings.Join(texts, "\n---\n"))
+}
+
 // file writes a manifest to a file and returns its path.
 func file(t *testing.T, manifest string) string {
 	t.Helper()
-	path := filepath.Join(t.TempDir(), "manifest.yaml")
+	// Not in t.TempDir: its name may have a comma, at which kubectl divides paths.
+	folder := testkit.Value(os.MkdirTemp("", "manifest-")).Must(t)
+	t.Cleanup(func() { testkit.Must(t, os.RemoveAll(folder)) })
+	path := filepath.Join(folder, "manifest.yaml")
 	testkit.Must(t, os.WriteFile(path, []byte(manifest), 0o600))
 	return path
 }

@@ -26,11 +26,11 @@ import (
 func TestControllerGuard(t *testing.T) {
 	t.Parallel()
 	c := cluster{testbed.New(t, testbed.Config{})}
-	c.kubectl(t, "apply", "-f", "crds")
+	c.kubectl(t, "apply", "-f", "chart/crds")
 	testkit.Eventually(t, "a policy of a user", func() error { // before the webhook, which does not run, would have to judge it
 		return creates(policyPath, repairPolicy("users", ""))(t.Context(), clientFor(t, c.AdminConfig()))
 	})
-	c.kubectl(t, "apply", "-f", "shared", "-f", "controller")
+	c.kubectl(t, "apply", "-f", "install.yaml")
 	testkit.Value(c.CreateNodes(t.Context(), testbed.RealNodes(2))).Must(t)
 	t.Run("keeps kubelets from writing annotations that the controller trusts", c.guardsRecords)
 	client := c.mightyController(t)

@@ -559,10 +559,10 @@ func (c cluster) guardsTheOld(t *testing.T, page, account string) {
 	t.Helper()
 	const ours = "'" + agentAccount + "'"
 	added := ", 'system:serviceaccount:kube-system:" + account + "'"
-	if !strings.Contains(page, `sed "s/`+ours+`/&`+added+`/" deploy/agent/3-guard.yaml | kubectl apply -f -`) {
+	if !strings.Contains(page, `sed "s/`+ours+`/&`+added+`/" deploy/extras/agent-rights.yaml | kubectl apply -f -`) {
 		t.Fatal("the page is different")
 	}
-	guard := testkit.Value(os.ReadFile("agent/3-guard.yaml")).Must(t)
+	guard := testkit.Value(os.ReadFile("extras/agent-rights.yaml")).Must(t)
 	c.kubectl(t, "apply", "-f", file(t, strings.ReplaceAll(string(guard), ours, ours+added)))
 	config := testkit.Value(c.ServiceAccountConfig(t.Context(), "kube-system", account, testbed.WithNode(theirs))).Must(t)
 	client := clientFor(t, config)
@@ -578,9 +578,9 @@ func (c cluster) guardsTheOld(t *testing.T, page, account string) {
 	if err := patch(); !apierrors.IsForbidden(err) {
 		t.Errorf("guarded, the old program writes: %v", err)
 	}
-	if !strings.Contains(page, "\nkubectl apply -f deploy/agent/3-guard.yaml\nkubectl -n kube-system rollout undo daemonset/"+account+"\n") {
+	if !strings.Contains(page, "\nkubectl apply -f deploy/extras/agent-rights.yaml\nkubectl -n kube-system rollout undo daemonset/"+account+"\n") {
 		t.Error("the page does not say how to go back")
 	}
-	c.kubectl(t, "apply", "-f", "agent/3-guard.yaml")
+	c.kubectl(t, "apply", "-f", "extras/agent-rights.yaml")
 	testkit.Eventually(t, "the old program to write again", patch)
 }

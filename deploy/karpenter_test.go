@@ -25,7 +25,7 @@ import (
 
 const (
 	examplePool   = "karpenter/example.yaml"
-	restoreRights = "karpenter/restore-rights.yaml"
+	restoreRights = "extras/restore-rights.yaml"
 	poolReadme    = "karpenter/README.md"
 )
 

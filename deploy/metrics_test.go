@@ -25,7 +25,7 @@ func TestSecureMetrics(t *testing.T) {
 	c := cluster{testbed.New(t, testbed.Config{})}
 	testkit.Must(t, install.Install(t.Context(), c.Cluster))
 	c.kubectl(t, "create", "namespace", "monitoring")
-	c.kubectl(t, "apply", "--validate=strict", "-f", "metrics")
+	c.kubectl(t, "apply", "--validate=strict", "-f", "extras/metrics-rights.yaml")
 	_, bind, found := strings.Cut(shown(t, "../docs/metrics.md", "## Over TLS"), "kubectl create ")
 	testkit.Require(t, found, "the page does not say how to give the right")
 	c.kubectl(t, append([]string{"create"}, strings.Fields(bind)...)...)

@@ -1,6 +1,8 @@
 package deploy_test
 
 import (
+	"bytes"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -41,7 +43,7 @@ func TestAgentControllerAndGuardUseTheSameNames(t *testing.T) {
 	if read, ok := agentlease.Read(lease); !ok || read.Node != lease.OwnerReferences[0].Name {
 		t.Errorf("the controller takes Lease %s for %+v, %v", lease.Name, read, ok)
 	}
-	guard := testkit.Value(deploy.Manifests.ReadFile("agent/3-guard.yaml")).Must(t)
+	guard := testkit.Value(deploy.Manifest("agent/guard.yaml")).Must(t)
 	for _, want := range []string{
 		"\"['" + report.FieldManager + "', '" + report.HandManager + "']\"",
 		"variables.manager != '" + report.HandManager + "'",
@@ -58,42 +60,48 @@ func TestAgentControllerAndGuardUseTheSameNames(t *testing.T) {
 // The CRD refuses the taint keys of other components, and the admission policies keep the
 // controller from writing them.
 func TestTheGuardOfTheControllerReservesTheSameTaintKeys(t *testing.T) {
-	crd := testkit.Value(deploy.Manifests.ReadFile("crds/autohealer.resourcestack.com_conditionsets.yaml")).Must(t)
-	guard := testkit.Value(deploy.Manifests.ReadFile("controller/5-guard.yaml")).Must(t)
+	crd := testkit.Value(deploy.CRD("conditionsets.autohealer.resourcestack.com")).Must(t)
+	guard := testkit.Value(deploy.Manifest("controller/guard.yaml")).Must(t)
 	domains := regexp.MustCompile(`\(kubernetes\[\.\]io\|[^)]*\)`).FindString(strings.Join(strings.Fields(string(crd)), ""))
 	testkit.Check(t, domains != "" && strings.Contains(string(guard), domains), "the guard does not have the domains %q", domains)
 }
 
 // The default installation has the same files that are documented, tested and measured.
 func TestTheConfigMapOfTheAgentHasTheFilesThatAreShipped(t *testing.T) {
-	data, _ := agentManifest(t, "kmsg")
+	data, _ := agentManifest(t, privilegedAgent)
 	testkit.Check(t, len(data.Data) == 2, "it has %d files", len(data.Data))
-	for name, got := range data.Data {
-		text := testkit.Value(os.ReadFile("../config/" + name)).Must(t)
+	for name, text := range data.Data {
+		shipped := testkit.Value(os.ReadFile("../config/" + name)).Must(t)
 		// In a pod the mount table of the node has another path.
-		want := strings.Replace(string(text), `"check": "readonly-filesystems"`+"\n", `"check": "readonly-filesystems",
-      "settings": {
-        "mountTable": "/host/mountinfo"
-      }
-`, 1)
-		testkit.Check(t, got == want, "the ConfigMap's %s has %d bytes, want the %d of config/%s; copy it", name, len(got), len(want), name)
+		shipped = bytes.Replace(shipped, []byte(`"check": "readonly-filesystems"`), []byte(`"check": "readonly-filesystems", "settings": {"mountTable": "/host/mountinfo"}`), 1)
+		var got, want any
+		testkit.Must(t, errors.Join(json.Unmarshal([]byte(text), &got), json.Unmarshal(shipped, &want)))
+		testkit.Equal(t, name, want, got)
 	}
 }
 
-// agentManifest reads the objects of an agent variant.
-func agentManifest(t *testing.T, variant string) (data corev1.ConfigMap, daemons appsv1.DaemonSet) {
+// The two agents of the manifests, which differ in their privileges.
+const privilegedAgent, unprivilegedAgent = "install.yaml", "extras/unprivileged-agent.yaml"
+
+// agentManifest reads the ConfigMap and the DaemonSet of the agent from a manifest.
+func agentManifest(t *testing.T, path string) (data corev1.ConfigMap, daemons appsv1.DaemonSet) {
 	t.Helper()
-	text := testkit.Value(deploy.Manifests.ReadFile("agent/" + variant + "/agent.yaml")).Must(t)
-	documents := strings.Split(string(text), "\n---\n")
-	testkit.Require(t, len(documents) == 2, "%s has %d documents", variant, len(documents))
-	testkit.Must(t, errors.Join(yaml.Unmarshal([]byte(documents[0]+"\n"), &data), yaml.Unmarshal([]byte(documents[1]), &daemons)))
+	for _, document := range strings.Split(string(testkit.Value(os.ReadFile(path)).Must(t)), "\n---\n") {
+		switch {
+		case strings.Contains(document, "\nkind: ConfigMap\n"):
+			testkit.Must(t, yaml.Unmarshal([]byte(document+"\n"), &data))
+		case strings.Contains(document, "\nkind: DaemonSet\n"):
+			testkit.Must(t, yaml.Unmarshal([]byte(document), &daemons))
+		}
+	}
+	testkit.Require(t, data.Name != "" && daemons.Name != "", "%s has no ConfigMap or no DaemonSet", path)
 	return data, daemons
 }
 
 // Every path in a file of the agent is mounted, every file has a flag of its kind, and
 // every mount has a volume.
 func TestTheAgentIsGivenWhatItsFilesAskFor(t *testing.T) {
-	for _, variant := range []string{"kmsg", "journal"} {
+	for _, variant := range []string{privilegedAgent, unprivilegedAgent} {
 		data, daemons := agentManifest(t, variant)
 		pod := daemons.Spec.Template.Spec
 		container := pod.Containers[0]

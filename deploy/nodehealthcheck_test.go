@@ -17,7 +17,7 @@ import (
 const (
 	seedCheck = "../api/remediation/v1alpha1/testdata/seed.yaml"
 	peerCheck = "../api/remediation/v1alpha1/testdata/medik8s.yaml"
-	checkCRD  = "shared/remediation.medik8s.io_nodehealthchecks.yaml"
+	checkCRD  = "chart/crds/remediation.medik8s.io_nodehealthchecks.yaml"
 )
 
 // usual are the default conditions of the API server.

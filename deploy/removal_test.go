@@ -2,8 +2,6 @@ package deploy_test
 
 import (
 	"fmt"
-	"io/fs"
-	"maps"
 	"os"
 	"slices"
 	"strings"
@@ -21,7 +19,6 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
-	"github.com/resourcestack/autohealer/deploy"
 	"github.com/resourcestack/autohealer/internal/cleanup"
 	"github.com/resourcestack/autohealer/internal/karpenter"
 	"github.com/resourcestack/autohealer/internal/ownership"
@@ -35,11 +32,11 @@ import (
 func TestWhatAgentsLeaveIsRemovedAsThePageSays(t *testing.T) {
 	t.Parallel()
 	c := cluster{testbed.New(t, testbed.Config{})}
-	c.kubectl(t, "apply", "-f", "controller/1-namespace.yaml")
+	c.kubectl(t, "apply", "-f", templates(t, "controller/namespace"))
 	page := testkit.Value(os.ReadFile("../docs/agent-installing.md")).Must(t)
 	_, script, _ := strings.Cut(string(page), "\n## Removing it\n")
 	_, script, _ = strings.Cut(script, "```\n")
-	script, _, found := strings.Cut(script, "kubectl delete -f deploy/agent\n```")
+	script, _, found := strings.Cut(script, "kubectl delete -f deploy/install.yaml -l app.kubernetes.io/name=autohealer-agent\n```")
 	testkit.Require(t, found, "the page shows no commands")
 	api := clientFor(t, c.AdminConfig())
 	var nodes []string
@@ -68,50 +65,27 @@ func TestWhatAgentsLeaveIsRemovedAsThePageSays(t *testing.T) {
 	}
 }
 
-// TestWhatOthersUseTooIsInAFolderOfItsOwn checks what deleting each folder would delete.
-func TestWhatOthersUseTooIsInAFolderOfItsOwn(t *testing.T) {
-	shared := map[string]bool{}
-	looked := 0
-	testkit.Must(t, fs.WalkDir(deploy.Manifests, ".", func(path string, entry fs.DirEntry, err error) error {
-		if err != nil || entry.IsDir() {
-			return err
+// TestSharedObjectsLackTheLabel checks what the documented deletion by label would delete.
+func TestSharedObjectsLackTheLabel(t *testing.T) {
+	var shared []string
+	documents := strings.Split(string(testkit.Value(os.ReadFile("install.yaml")).Must(t)), "\n---\n")
+	for _, document := range documents {
+		var object metav1.PartialObjectMetadata
+		testkit.Must(t, yaml.Unmarshal([]byte(document), &object))
+		if object.Kind != "" && object.Labels["app.kubernetes.io/part-of"] != "autohealer" {
+			shared = append(shared, object.Kind+"/"+object.Name)
 		}
-		text, err := deploy.Manifests.ReadFile(path)
-		if err != nil {
-			return err
-		}
-		for _, document := range strings.Split(string(text), "\n---\n") {
-			var object struct {
-				Kind     string                `json:"kind"`
-				Metadata struct{ Name string } `json:"metadata"`
-			}
-			if err := yaml.Unmarshal([]byte(document), &object); err != nil {
-				return err
-			}
-			looked++
-			name := object.Metadata.Name
-			isOthers := object.Kind == "Namespace" && !strings.HasPrefix(name, "autohealer") ||
-				object.Kind == "CustomResourceDefinition" && !strings.HasSuffix(name, ".autohealer.resourcestack.com")
-			switch {
-			case strings.HasPrefix(path, "shared/"):
-				shared[object.Kind+"/"+name] = true
-			case isOthers:
-				t.Errorf("deploy/%s has %s %s, which other components use, too: move it to deploy/shared", path, object.Kind, name)
-			}
-		}
-		return nil
-	}))
-	if want := map[string]bool{"Namespace/medik8s-leases": true, "CustomResourceDefinition/nodehealthchecks.remediation.medik8s.io": true}; !maps.Equal(shared, want) {
-		t.Errorf("deploy/shared has %v, want %v", shared, want)
 	}
-	testkit.Check(t, looked >= 30, "%d objects were checked", looked)
+	slices.Sort(shared)
+	testkit.Equal(t, "objects without the label", []string{"CustomResourceDefinition/nodehealthchecks.remediation.medik8s.io", "Namespace/medik8s-leases"}, shared)
 }
 
 // isRemoved runs the documented commands on a cluster with objects of a controller and of
 // other components. There is no kubelet, so the test does the work of the Job.
 func (c cluster) isRemoved(t *testing.T) {
 	page := testkit.Value(os.ReadFile("../docs/removing.md")).Must(t)
-	_, script, _ := strings.Cut(string(page), "```\n")
+	_, script, _ := strings.Cut(string(page), "## With kubectl\n")
+	_, script, _ = strings.Cut(script, "```\n")
 	script, _, _ = strings.Cut(script, "```")
 	const ofKubelet = "kubectl -n autohealer-system logs job/autohealer-cleanup\n"
 	before, after, found := strings.Cut(script, "kubectl -n autohealer-system wait --for=condition=Complete job/autohealer-cleanup")
@@ -142,7 +116,7 @@ spec: {type: Left, effect: NoSchedule, taintKey: example.com/left, conditions: {
 `
 	testkit.Value(c.KubectlApply(t.Context(), theirs)).Must(t)
 	// The webhook comes last, because it does not run here and would block sets.
-	c.kubectl(t, "apply", "-f", "controller")
+	c.kubectl(t, "apply", "-f", "install.yaml")
 	standing := c.objects(t)
 	c.runsScript(t, "..", before)
 	c.cleansUp(t, api)

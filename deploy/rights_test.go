@@ -280,7 +280,8 @@ rules:
 		t.Error("a template can be changed, which no role asks for")
 	}
 	// Installing again keeps the aggregated rights.
-	for _, args := range [][]string{{"diff", "-f", "controller/2-rights.yaml"}, {"apply", "-f", "controller/2-rights.yaml"}, {"apply", "--server-side", "-f", "controller/2-rights.yaml"}} {
+	rights := templates(t, "controller/rights")
+	for _, args := range [][]string{{"diff", "-f", rights}, {"apply", "-f", rights}, {"apply", "--server-side", "-f", rights}} {
 		if out, err := c.Kubectl(t.Context(), args...); err != nil || args[0] == "diff" && out != "" {
 			t.Errorf("kubectl %v: %v\n%s", args, err, out)
 		}

@@ -239,7 +239,7 @@ func TestProfilesAreServedLocally(t *testing.T) {
 	answers(t, p.metricsURL+"/debug/pprof/", http.StatusNotFound, "")
 }
 
-// As in deploy/agent: the kubelet and other machines reach the port from outside the pod.
+// As in deploy/install.yaml: the kubelet and other machines reach the port from outside the pod.
 func TestProfilesAreNotServedToOthers(t *testing.T) {
 	p := start(t, append(newScene(t).args(), "--address=0.0.0.0")...)
 	_, port, _ := strings.Cut(p.statusURL, "127.0.0.1:")

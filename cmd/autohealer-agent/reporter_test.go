@@ -10,6 +10,7 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -22,7 +23,6 @@ import (
 	"k8s.io/apimachinery/pkg/util/yaml"
 
 	"github.com/resourcestack/autohealer/catalog"
-	"github.com/resourcestack/autohealer/deploy"
 	"github.com/resourcestack/autohealer/internal/finding"
 	"github.com/resourcestack/autohealer/internal/kubeapi"
 	"github.com/resourcestack/autohealer/internal/report"
@@ -298,11 +298,12 @@ func (d slowLog) Enabled(context.Context, slog.Level) bool { return true }
 func (d slowLog) WithAttrs([]slog.Attr) slog.Handler       { return d }
 
 func TestManifestArgumentsAreValid(t *testing.T) {
-	for _, variant := range []string{"kmsg", "journal"} {
-		text := testkit.Value(deploy.Manifests.ReadFile("agent/" + variant + "/agent.yaml")).Must(t)
-		_, after, found := strings.Cut(string(text), "\n---\n")
+	for _, variant := range []string{"install", "extras/unprivileged-agent"} {
+		text := testkit.Value(os.ReadFile("../../deploy/" + variant + ".yaml")).Must(t)
+		_, after, found := strings.Cut(string(text), "# Source: autohealer/templates/agent/agent.yaml\napiVersion: apps/v1\n")
+		after, _, _ = strings.Cut(after, "\n---\n")
 		var daemons appsv1.DaemonSet
-		if err := yaml.Unmarshal([]byte(after), &daemons); err != nil || !found || daemons.Kind != "DaemonSet" {
+		if err := yaml.Unmarshal([]byte("apiVersion: apps/v1\n"+after), &daemons); err != nil || !found || daemons.Kind != "DaemonSet" {
 			t.Fatalf("%s: %s, %v", variant, daemons.Kind, err)
 		}
 		container := daemons.Spec.Template.Spec.Containers[0]

@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"time"
@@ -21,30 +20,21 @@ import (
 // cleanUp runs the subcommand cleanup, which removes what the controller and the agents
 // left in the cluster.
 func cleanUp(ctx context.Context, args []string, out io.Writer) error {
-	flags := flag.NewFlagSet(name+" cleanup", flag.ContinueOnError)
-	flags.SetOutput(io.Discard) // the caller prints the error
-	kubeconfig := flags.String("kubeconfig", "", "kubeconfig `file` for running outside a cluster; inside, the controller uses its service account")
-	namespace := flags.String("namespace", ownNamespace(), "`namespace` of the controller")
-	agents := flags.String("agent-lease-namespace", "", "`namespace` of the Leases of agents, if it differs from --namespace")
-	wait := flags.Duration("wait", time.Minute, "`duration` to wait for a controller that still holds its Lease")
-	dryRun := flags.Bool("dry-run", false, "print what would be removed, and remove nothing")
-	switch err := flags.Parse(args); {
-	case errors.Is(err, flag.ErrHelp):
-		fmt.Fprintln(out, name+" cleanup removes what Autohealer left in a cluster. Flags:")
-		flags.SetOutput(out)
-		flags.PrintDefaults()
-		return nil
-	case err != nil:
-		return commandline.Usage(fmt.Errorf("%w (--help lists all flags)", err))
-	case flags.NArg() > 0:
-		return commandline.Usage(fmt.Errorf("unexpected argument %q: write flags as --name=value", flags.Arg(0)))
-	case *namespace == "":
+	s := newSubcommand("cleanup", "removes what Autohealer left in a cluster")
+	namespace := s.flags.String("namespace", ownNamespace(), "`namespace` of the controller")
+	agents := s.flags.String("agent-lease-namespace", "", "`namespace` of the Leases of agents, if it differs from --namespace")
+	wait := s.flags.Duration("wait", time.Minute, "`duration` to wait for a controller that still holds its Lease")
+	dryRun := s.flags.Bool("dry-run", false, "print what would be removed, and remove nothing")
+	if isDone, err := s.parse(args, out); isDone || err != nil {
+		return err
+	}
+	if *namespace == "" {
 		return commandline.Usage(errors.New("--namespace is empty: give the namespace of the controller"))
 	}
 	if *agents == "" {
 		*agents = *namespace
 	}
-	config, err := connect(*kubeconfig)
+	config, err := connect(*s.kubeconfig)
 	if err != nil {
 		return err
 	}

@@ -38,8 +38,13 @@ func command(ctx context.Context, args []string, out, log io.Writer) error {
 	if err := limitMemory(os.Getenv); err != nil {
 		return err
 	}
-	if len(args) > 0 && args[0] == "cleanup" {
-		return cleanUp(ctx, args[1:], log)
+	if len(args) > 0 {
+		switch args[0] {
+		case "cleanup":
+			return cleanUp(ctx, args[1:], log)
+		case "crds":
+			return applyCRDs(ctx, args[1:], log)
+		}
 	}
 	o, err := parse(args, out)
 	if errors.Is(err, flag.ErrHelp) {

@@ -2,11 +2,11 @@ package main
 
 import (
 	"math"
-	"os"
 	"runtime/debug"
 	"strings"
 	"testing"
 
+	"github.com/resourcestack/autohealer/deploy"
 	"github.com/resourcestack/autohealer/internal/testkit"
 )
 
@@ -41,8 +41,7 @@ func TestLimitMemory(t *testing.T) {
 }
 
 func TestDeploymentPassesTheMemoryLimit(t *testing.T) {
-	manifest, err := os.ReadFile("../../deploy/controller/3-controller.yaml")
-	testkit.Must(t, err)
+	manifest := testkit.Value(deploy.Manifest("controller/controller.yaml")).Must(t)
 	want := "- name: " + memoryLimitVariable + "\n          valueFrom:\n            resourceFieldRef:\n              resource: limits.memory\n"
 	testkit.Check(t, strings.Contains(string(manifest), want), "the Deployment does not contain\n%s", want)
 }

@@ -66,7 +66,7 @@ func parse(args []string, out io.Writer) (options, error) {
 	flags.StringVar(&o.namespace, "namespace", ownNamespace(), "`namespace` of the ledger, the leader's Lease, the webhook's certificate and ConfigMaps with ConditionSets")
 	flags.StringVar(&o.agentNamespace, "agent-lease-namespace", "", "`namespace` of the Leases that agents renew, if it differs from --namespace")
 	flags.StringVar(&o.metricsAddress, "metrics-bind-address", ":8080", "`address` of the metrics endpoint, 0 to disable it")
-	flags.BoolVar(&o.metricsSecure, "metrics-secure", false, "serve metrics over TLS, only to clients whose token may get /metrics; needs deploy/metrics/rights.yaml")
+	flags.BoolVar(&o.metricsSecure, "metrics-secure", false, "serve metrics over TLS, only to clients whose token may get /metrics; needs deploy/extras/metrics-rights.yaml")
 	flags.StringVar(&o.metricsCerts, "metrics-cert-dir", "", "`directory` with tls.crt and tls.key for --metrics-secure; without it the controller creates a certificate that clients cannot verify")
 	flags.StringVar(&o.probeAddress, "health-probe-bind-address", ":8081", "`address` of /healthz and /readyz, 0 to disable them")
 	flags.BoolVar(&o.webhooks, "webhooks", true, "serve the admission webhooks and manage their certificate")

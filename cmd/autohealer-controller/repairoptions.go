@@ -55,7 +55,7 @@ func (o *repairOptions) add(flags *flag.FlagSet) error {
 	flags.Func("feature-gates", "`gates` like NodeReadyTimeoutRecovery=true (alpha, off by default): replace nodes of a NodePool that do not become Ready in time", o.gates.Set)
 	flags.DurationVar(&o.readyTimeout, readyTimeoutFlag, o.readyTimeout, "how long a node of a NodePool may take to become Ready, unless its pool sets a timeout; needs the gate NodeReadyTimeoutRecovery. The environment variable "+readyTimeoutVariable+" sets the default")
 	flags.BoolVar(&o.withoutPolicy, "repair-without-policy", false, "also repair nodes of NodePools without a policy, as their provider recommends")
-	flags.BoolVar(&o.restoreSchema, "restore-nodepool-schema", false, "restore the schema of repair blocks in the NodePool CRD after it was removed, and the blocks of the NodePools; needs the rights in deploy/karpenter/restore-rights.yaml")
+	flags.BoolVar(&o.restoreSchema, "restore-nodepool-schema", false, "restore the schema of repair blocks in the NodePool CRD after it was removed, and the blocks of the NodePools; needs the rights in deploy/extras/restore-rights.yaml")
 	flags.StringVar(&o.statements, "repair-statements", "", "`file` with additional conditions that make a node unhealthy")
 	return nil
 }

@@ -1,10 +1,9 @@
-// Command generate makes the patch in deploy/karpenter that teaches the CRD of
-// Karpenter's NodePools the repair block.
+// Command generate makes the files of deploy that are generated: the patch that adds the repair
+// block to the CRD of Karpenter's NodePools, and the manifests for users without Helm.
 //
-// The block on a NodePool has the schema of the block in a RepairPolicy, which is taken
-// from that CRD, except the description of the block as a whole and the defaults: a
-// NodePool belongs to its user and to Karpenter, so the API server stores it as it is
-// written.
+// The block on a NodePool has the schema of the block in a RepairPolicy, except the description
+// of the whole block and the defaults: a NodePool belongs to its user and to Karpenter, so the
+// API server stores it as it is written.
 package main
 
 import (
@@ -30,15 +29,19 @@ func main() {
 }
 
 func command(args []string) error {
-	if len(args) != 1 {
-		return errors.New("want one argument, the folder that has deploy")
+	if len(args) != 2 {
+		return errors.New("want two arguments, the folder that has deploy, and the program helm")
 	}
-	return write(filepath.Join(args[0], "deploy"))
+	folder := filepath.Join(args[0], "deploy")
+	if err := writePatch(folder); err != nil {
+		return err
+	}
+	return render(folder, args[1])
 }
 
-// write makes the patch in a folder that has the CRDs already.
-func write(folder string) error {
-	crd := filepath.Join(folder, "crds", "autohealer.resourcestack.com_repairpolicies.yaml")
+// writePatch makes the patch from the CRDs of the chart.
+func writePatch(folder string) error {
+	crd := filepath.Join(folder, "chart", "crds", "autohealer.resourcestack.com_repairpolicies.yaml")
 	text, err := os.ReadFile(crd)
 	if err != nil {
 		return err

@@ -356,8 +356,8 @@ func TestSizesAreThoseOfTheSchema(t *testing.T) {
 	if got := selectorSize("f", selector); got.count != 8 {
 		t.Errorf("a selector is counted as %+v", got)
 	}
-	allows := func(file string, path ...string) int {
-		text := testkit.Value(deploy.Manifests.ReadFile(file)).Must(t)
+	allows := func(name string, path ...string) int {
+		text := testkit.Value(deploy.CRD(name)).Must(t)
 		var crd map[string]any
 		testkit.Must(t, yaml.Unmarshal(text, &crd))
 		versions, _, _ := unstructured.NestedSlice(crd, "spec", "versions")
@@ -371,10 +371,10 @@ func TestSizesAreThoseOfTheSchema(t *testing.T) {
 				return int(n)
 			}
 		}
-		t.Fatalf("%s has no bound of %v", file, path)
+		t.Fatalf("%s has no bound of %v", name, path)
 		return 0
 	}
-	const sets, checks, policies = "crds/autohealer.resourcestack.com_conditionsets.yaml", "shared/remediation.medik8s.io_nodehealthchecks.yaml", "crds/autohealer.resourcestack.com_repairpolicies.yaml"
+	const sets, checks, policies = "conditionsets.autohealer.resourcestack.com", "nodehealthchecks.remediation.medik8s.io", "repairpolicies.autohealer.resourcestack.com"
 	pool := &karpenter.NodePool{}
 	pool.Spec.Repair = &v1alpha1.RepairSpec{}
 	for _, test := range []struct{ got, want int }{

@@ -411,7 +411,7 @@ func (k *Manager) logChange(what string, err error) {
 	k.currentFailures[what] = err.Error()
 	log := k.cfg.Logger
 	if apierrors.IsForbidden(err) {
-		log = log.With("manifest", "deploy/controller/2-rights.yaml")
+		log = log.With("manifest", "deploy/install.yaml")
 	}
 	log.Warn("webhook certificate: failure", "what", what, "err", err)
 }

@@ -367,7 +367,7 @@ func TestManagerReportsMissingPermissions(t *testing.T) {
 		testkit.Eventually(p, fmt.Sprint("what is told with the rights ", step.onSecret, step.onWebhook), func() error {
 			p.nudge()
 			for _, lack := range step.lacks {
-				if got := log.Count("level=WARN", lack, "manifest=deploy/controller/2-rights.yaml"); got != step.times {
+				if got := log.Count("level=WARN", lack, "manifest=deploy/install.yaml"); got != step.times {
 					return fmt.Errorf("the log says %d times: %s", got, lack)
 				}
 			}

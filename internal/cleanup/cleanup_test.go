@@ -44,19 +44,19 @@ type fixture struct {
 	*testing.T
 	cluster    *testbed.Cluster
 	api        client.Client // as the admin
-	restricted client.Client // with the permissions of deploy/cleanup
+	restricted client.Client // with the permissions of deploy/cleanup.yaml
 }
 
 func newSite(t *testing.T) *fixture {
 	t.Helper()
 	s := &fixture{T: t, cluster: testbed.New(t, testbed.Config{})}
 	for _, args := range [][]string{
-		{"apply", "-f", "../../deploy/crds", "-f", "../../deploy/shared", "-f", "../../deploy/controller/1-namespace.yaml", "-f", "../../deploy/cleanup", "--validate=strict"},
+		{"create", "namespace", namespace},
+		{"create", "namespace", "medik8s-leases"},
+		{"apply", "-f", "../../deploy/chart/crds", "-f", "../../deploy/cleanup.yaml", "--validate=strict"},
 		{"wait", "--for=condition=Established", "--timeout=30s", "crd/conditionsets.autohealer.resourcestack.com"},
 	} {
-		if _, err := s.cluster.Kubectl(t.Context(), args...); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Value(s.cluster.Kubectl(t.Context(), args...)).Must(s)
 	}
 	testkit.Must(s, installed.InstallCRDs(t.Context(), s.cluster))
 	scheme := runtime.NewScheme()

@@ -118,8 +118,9 @@ func newClusterWriter(t *testing.T) *clusterWriter {
 	t.Helper()
 	h := &clusterWriter{T: t, cluster: testbed.New(t, testbed.Config{Record: Resources(checkConfig.Remediation...), RecordIn: Namespaces("theirs")})}
 	h.kubectl("create", "namespace", ledgerName.Namespace)
+	h.kubectl("create", "namespace", leaseNamespace)
 	h.kubectl("create", "clusterrolebinding", "hand", "--clusterrole=cluster-admin", "--serviceaccount="+ledgerName.Namespace+":hand")
-	h.kubectl("apply", "-f", "../../deploy/crds", "-f", "../../deploy/shared")
+	h.kubectl("apply", "-f", "../../deploy/chart/crds")
 	h.kubectl("wait", "--for=condition=Established", "crd/conditionsets.autohealer.resourcestack.com")
 	config, err := h.cluster.ServiceAccountConfig(t.Context(), ledgerName.Namespace, "hand")
 	h.check(err)

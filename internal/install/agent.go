@@ -20,7 +20,7 @@ const AgentAccount = "autohealer-agent"
 // ApplyAgentRights applies the rights of agents and the admission policies, in addition to
 // Install.
 func ApplyAgentRights(ctx context.Context, c *testbed.Cluster) error {
-	return install(ctx, c, []string{"agent/*.yaml"})
+	return install(ctx, c, agentTemplates)
 }
 
 // AgentOptions say how to run an agent.

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -16,20 +17,25 @@ import (
 	"github.com/resourcestack/autohealer/internal/testbed"
 )
 
-// agentManifest is the agent variant that Everything installs.
-const agentManifest = "agent/kmsg/agent.yaml"
+// agentManifest is the template of the agent.
+const agentManifest = "agent/agent.yaml"
 
 // Everything installs everything on a cluster of real nodes with the unchanged manifests,
 // including pods. Only parts that users may change are changed: files replace the files
 // with the same name in the agent's ConfigMap, and flags are added to its flags.
 func Everything(ctx context.Context, c *testbed.Cluster, files map[string]string, flags ...string) error {
-	if err := install(ctx, c, []string{"crds/*.yaml", "shared/*.yaml"}); err != nil {
+	crds, err := crds()
+	if err != nil {
+		return err
+	}
+	if err := install(ctx, c, nil, crds...); err != nil {
 		return err
 	}
 	if _, err := c.Kubectl(ctx, established...); err != nil {
 		return err
 	}
-	if err := install(ctx, c, []string{"controller/*.yaml", "agent/*.yaml"}); err != nil {
+	pods := []string{"controller/webhook.yaml", "controller/controller.yaml"}
+	if err := install(ctx, c, slices.Concat(templates, pods, agentTemplates)); err != nil {
 		return err
 	}
 	return Agents(ctx, c, files, flags...)
@@ -49,7 +55,7 @@ func Agents(ctx context.Context, c *testbed.Cluster, files map[string]string, fl
 		return err
 	}
 	if _, err := c.KubectlApply(ctx, string(objects)); err != nil {
-		return fmt.Errorf("installing deploy/%s: %w", agentManifest, err)
+		return fmt.Errorf("installing the template %s of deploy/chart: %w", agentManifest, err)
 	}
 	return nil
 }
@@ -64,7 +70,7 @@ func AgentFiles() (map[string]string, error) {
 }
 
 func readAgents() (*corev1.ConfigMap, *appsv1.DaemonSet, error) {
-	manifest, err := deploy.Manifests.ReadFile(agentManifest)
+	manifest, err := deploy.Manifest(agentManifest)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -74,7 +80,7 @@ func readAgents() (*corev1.ConfigMap, *appsv1.DaemonSet, error) {
 		err = errors.Join(yaml.UnmarshalStrict(parts[0], config), yaml.UnmarshalStrict(parts[1], agents))
 	}
 	if err != nil || config.Kind != "ConfigMap" || agents.Kind != "DaemonSet" || len(agents.Spec.Template.Spec.Containers) != 1 {
-		return nil, nil, fmt.Errorf("deploy/%s is not a ConfigMap and a DaemonSet of one container (%w)", agentManifest, err)
+		return nil, nil, fmt.Errorf("the template %s of deploy/chart is not a ConfigMap and a DaemonSet of one container (%w)", agentManifest, err)
 	}
 	return config, agents, nil
 }

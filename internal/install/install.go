@@ -2,9 +2,7 @@ package install
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"io/fs"
 	"strings"
 
 	"k8s.io/client-go/rest"
@@ -23,9 +21,12 @@ const (
 	User = "system:serviceaccount:" + Namespace + ":" + Account
 )
 
-// manifests are applied in this order. Manifests of pods are not included: the programs run
-// next to the testbed and not in it.
-var manifests = []string{"crds/*.yaml", "shared/*.yaml", "controller/*-namespace.yaml", "controller/*-rights.yaml", "controller/*-guard.yaml"}
+// templates are the templates of the chart that are applied. Those of pods are not included:
+// the programs run next to the testbed and not in it.
+var templates = []string{"shared/medik8s-leases.yaml", "controller/namespace.yaml", "controller/rights.yaml", "controller/guard.yaml"}
+
+// agentTemplates are those of agents.
+var agentTemplates = []string{"agent/namespace.yaml", "agent/rights.yaml", "agent/guard.yaml", "agent/flow.yaml"}
 
 // established are kubectl's arguments to wait until the custom resources are served.
 var established = []string{
@@ -42,11 +43,23 @@ func Install(ctx context.Context, c *testbed.Cluster) error {
 	if err != nil {
 		return err
 	}
-	if err := install(ctx, c, manifests, string(secret)); err != nil {
+	crds, err := crds()
+	if err != nil {
+		return err
+	}
+	if err := install(ctx, c, templates, append(crds, string(secret))...); err != nil {
 		return err
 	}
 	_, err = c.Kubectl(ctx, established...)
 	return err
+}
+
+func crds() (texts []string, err error) {
+	crds, err := deploy.CRDs()
+	for _, crd := range crds {
+		texts = append(texts, string(crd))
+	}
+	return texts, err
 }
 
 // unlimited is a Guardrails object that limits as little as possible.
@@ -65,28 +78,19 @@ func Unlimit(ctx context.Context, c *testbed.Cluster) error {
 	return err
 }
 
-// install applies manifests of deploy and further objects at once: each run of kubectl costs
-// about as much CPU time as the API server needs for the objects.
-func install(ctx context.Context, c *testbed.Cluster, patterns []string, more ...string) error {
+// install applies what install.yaml has of templates, and further objects, at once: each run of
+// kubectl costs about as much CPU time as the API server needs for the objects.
+func install(ctx context.Context, c *testbed.Cluster, templates []string, more ...string) error {
 	var texts []string
-	for _, pattern := range patterns {
-		names, err := fs.Glob(deploy.Manifests, pattern)
-		if err == nil && len(names) == 0 {
-			err = errors.New("no file matches")
-		}
+	for _, template := range templates {
+		text, err := deploy.Manifest(template)
 		if err != nil {
-			return fmt.Errorf("finding deploy/%s: %w", pattern, err)
+			return err
 		}
-		for _, name := range names {
-			text, err := deploy.Manifests.ReadFile(name)
-			if err != nil {
-				return err
-			}
-			texts = append(texts, string(text))
-		}
+		texts = append(texts, string(text))
 	}
 	if _, err := c.KubectlApply(ctx, strings.Join(append(texts, more...), "\n---\n")); err != nil {
-		return fmt.Errorf("installing deploy/%s: %w", strings.Join(patterns, ", "), err)
+		return fmt.Errorf("installing the templates %s of deploy/chart: %w", strings.Join(templates, ", "), err)
 	}
 	return nil
 }

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	admissionv1 "k8s.io/api/admissionregistration/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/yaml"
@@ -27,7 +28,7 @@ const (
 	// WebhookSecret is the Secret with its certificate.
 	WebhookSecret = "autohealer-webhook-cert"
 
-	webhookManifest = "controller/4-webhook.yaml"
+	webhookManifest = "controller/webhook.yaml"
 	// loopback is the host of a webhook that runs next to the API server. The certificate
 	// has names and no addresses.
 	loopback = "localhost"
@@ -85,6 +86,28 @@ func RemoveWebhook(ctx context.Context, c *testbed.Cluster) error {
 	return client.AdmissionregistrationV1().ValidatingWebhookConfigurations().Delete(ctx, WebhookConfig, metav1.DeleteOptions{})
 }
 
+// Endpoints returns the endpoints of the Service of the webhook for a controller that listens on
+// this machine. Endpoints may not have a loopback address.
+func Endpoints(port int) (*discoveryv1.EndpointSlice, error) {
+	addresses, err := net.InterfaceAddrs()
+	if err != nil {
+		return nil, err
+	}
+	for _, address := range addresses {
+		network, ok := address.(*net.IPNet)
+		if !ok || network.IP.To4() == nil || !network.IP.IsGlobalUnicast() {
+			continue
+		}
+		return &discoveryv1.EndpointSlice{
+			ObjectMeta:  metav1.ObjectMeta{Namespace: Namespace, Name: "autohealer-webhook-1", Labels: map[string]string{discoveryv1.LabelServiceName: "autohealer-webhook"}},
+			AddressType: discoveryv1.AddressTypeIPv4,
+			Endpoints:   []discoveryv1.Endpoint{{Addresses: []string{network.IP.String()}, Conditions: discoveryv1.EndpointConditions{Ready: new(true)}}},
+			Ports:       []discoveryv1.EndpointPort{{Name: new("webhooks"), Port: new(int32(port))}}, //nolint:gosec // a port is small
+		}, nil
+	}
+	return nil, errors.New("this machine has no address but loopback")
+}
+
 // webhookConfig returns the configuration of the manifest, for a webhook on loopback.
 func webhookConfig(address string) (*admissionv1.ValidatingWebhookConfiguration, error) {
 	_, port, err := net.SplitHostPort(address)
@@ -114,7 +137,7 @@ func webhookObject(kind string, into any) error {
 
 // webhookText returns the part of the manifest with a kind.
 func webhookText(kind string) ([]byte, error) {
-	manifest, err := deploy.Manifests.ReadFile(webhookManifest)
+	manifest, err := deploy.Manifest(webhookManifest)
 	if err != nil {
 		return nil, err
 	}
@@ -123,7 +146,7 @@ func webhookText(kind string) ([]byte, error) {
 			return part, nil
 		}
 	}
-	return nil, fmt.Errorf("deploy/%s has no %s", webhookManifest, kind)
+	return nil, fmt.Errorf("the template %s of deploy/chart has no %s", webhookManifest, kind)
 }
 
 // probe is a set that is never stored.

@@ -107,8 +107,8 @@ func TestListenerSurvivesTooManyOpenFiles(t *testing.T) {
 	testkit.Check(t, at.asked == 2 && errors.Is(err, net.ErrClosed), "it was asked %d times, and ends with %v", at.asked, err)
 }
 
-// withoutCapabilities calls a function as root without capabilities, as under
-// deploy/agent/journal.
+// withoutCapabilities calls a function as root without capabilities, like the agent without
+// privileges.
 func withoutCapabilities(t *testing.T, do func()) {
 	t.Helper()
 	done := make(chan error)

@@ -40,7 +40,7 @@ type fixture struct {
 
 func TestMirrors(t *testing.T) {
 	cluster := testbed.New(t, testbed.Config{})
-	crd := testkit.Value(deploy.Manifests.ReadFile("crds/autohealer.resourcestack.com_repairpolicies.yaml")).Must(t)
+	crd := testkit.Value(deploy.CRD("repairpolicies.autohealer.resourcestack.com")).Must(t)
 	testkit.Value(cluster.KubectlApply(t.Context(), string(crd))).Must(t)
 	testkit.Value(cluster.Kubectl(t.Context(), "wait", "--for=condition=Established", "--timeout=30s", "crd/repairpolicies.autohealer.resourcestack.com")).Must(t)
 	scheme := runtime.NewScheme()

@@ -55,7 +55,7 @@ func (k *Store) sendEvents(inForce map[string]*Pool) {
 // recoveryHint says how to get the schema back, and what to do until then. To write the block is
 // no solution, because the API server does not store it.
 func (k *Store) recoveryHint(is *Pool) string {
-	hint := " The next write to this NodePool deletes the block from it. Apply deploy/karpenter/nodepool-repair.json again, or let the controller do so with --restore-nodepool-schema and deploy/karpenter/restore-rights.yaml."
+	hint := " The next write to this NodePool deletes the block from it. Apply deploy/karpenter/nodepool-repair.json again, or let the controller do so with --restore-nodepool-schema and deploy/extras/restore-rights.yaml."
 	if k.cfg.Restore {
 		hint = " The controller puts the schema back."
 	}

@@ -25,7 +25,7 @@ import (
 const patchTries = 5
 
 // restoreRights is the manifest with the permissions that only the restore needs.
-const restoreRights = "deploy/karpenter/restore-rights.yaml"
+const restoreRights = "deploy/extras/restore-rights.yaml"
 
 // restore puts the schema and blocks back, if Config.Restore is set, and returns when it is
 // due. The schema comes first: without it the API server would prune the restored block at

@@ -382,7 +382,7 @@ func (k *Store) logMissingPermissions(s *snapshot) {
 		{s.pools.isForbidden(), "repair blocks on node pools not followed", s.pools.err},
 	} {
 		if of.isBarred && !k.logged.forbidden[i] {
-			k.cfg.Logger.Error("permission missing", "so", of.words, "manifest", "deploy/controller/2-rights.yaml", "err", of.err)
+			k.cfg.Logger.Error("permission missing", "so", of.words, "manifest", "deploy/install.yaml", "err", of.err)
 		}
 		k.logged.forbidden[i] = of.isBarred
 	}

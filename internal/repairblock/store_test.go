@@ -536,7 +536,7 @@ func (w *fixture) withoutRestore(t *testing.T) {
 	await(t, "pools were tried", func() (bool, string) { return w.writesTo(k, "nodepools") >= 2, "they were not" })
 	for _, pool := range []string{"default", "second"} {
 		k.tells(t, pool, "accepted", "lost", "restored in trouble", "restored", "vanished", "restored in trouble")
-		if last := k.lastWord(pool); !strings.Contains(last.Failure, `cannot patch resource "nodepools"`) || !strings.Contains(last.Failure, "deploy/karpenter/restore-rights.yaml gives the right") {
+		if last := k.lastWord(pool); !strings.Contains(last.Failure, `cannot patch resource "nodepools"`) || !strings.Contains(last.Failure, "deploy/extras/restore-rights.yaml gives the right") {
 			t.Errorf("the way out is not told: %s", last.Failure)
 		}
 	}

@@ -32,7 +32,7 @@ type fake struct {
 	renewed           int
 	deleted           []string // deleted conditions, and among them those with a writer
 	deletedWithWriter []string
-	guarded           bool                       // enforce deploy/agent/3-guard.yaml: the agent may not remove conditions of others
+	guarded           bool                       // enforce the admission policies of agents: the agent may not remove conditions of others
 	losers            map[string]map[string]bool // managers that lost a field of a condition, by type
 	wiped             bool                       // an apply without conditions removed fields that have no owner
 	cache             []byte                     // response to cached reads while the cache is stale

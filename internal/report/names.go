@@ -33,7 +33,7 @@ const (
 
 	maxNameLength = 253
 
-	// deploy/agent/3-guard.yaml enforces the same limits. names_test.go in deploy compares them.
+	// The admission policies of agents enforce the same limits. names_test.go in deploy compares them.
 
 	// MostConditions is the maximum number of conditions of one agent.
 	MostConditions = 100

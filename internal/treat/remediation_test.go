@@ -37,7 +37,7 @@ func TestWriterForHealthChecks(t *testing.T) {
 	k := remediationFixture{c, treat.NewWriter(c), cluster}
 	k.knowsMissingKinds(t)
 	testkit.Must(t, remediator.Install(t.Context(), cluster))
-	crd := testkit.Value(deploy.Manifests.ReadFile("shared/remediation.medik8s.io_nodehealthchecks.yaml")).Must(t)
+	crd := testkit.Value(deploy.CRD("nodehealthchecks.remediation.medik8s.io")).Must(t)
 	testkit.Value(cluster.KubectlApply(t.Context(), string(crd))).Must(t)
 	testkit.Value(cluster.Kubectl(t.Context(), "wait", "--for=condition=Established", "--timeout=30s", "crd/nodehealthchecks.remediation.medik8s.io")).Must(t)
 	testkit.Must(t, c.Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: nodelease.Namespace}}))

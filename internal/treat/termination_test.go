@@ -43,7 +43,7 @@ func TestWriterForTerminations(t *testing.T) {
 		}
 	})
 	testkit.Must(t, installed.InstallCRDs(t.Context(), cluster))
-	policies := testkit.Value(deploy.Manifests.ReadFile("crds/autohealer.resourcestack.com_repairpolicies.yaml")).Must(t)
+	policies := testkit.Value(deploy.CRD("repairpolicies.autohealer.resourcestack.com")).Must(t)
 	testkit.Value(cluster.KubectlApply(t.Context(), string(policies))).Must(t)
 	testkit.Value(cluster.Kubectl(t.Context(), "wait", "--for=condition=Established", "--timeout=30s", "crd/repairpolicies.autohealer.resourcestack.com")).Must(t)
 	t.Run("marks_a_claim_and_changes_nothing_else", h.marks)

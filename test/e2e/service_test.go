@@ -2,14 +2,12 @@ package e2e
 
 import (
 	"errors"
-	"io/fs"
 	"net"
 	"slices"
 	"strconv"
 	"strings"
 	"testing"
 
-	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -28,9 +26,8 @@ func TestService(t *testing.T) {
 		cfg.Flags.APIServer = append(cfg.Flags.APIServer, "--enable-aggregator-routing=true")
 	}).scope(t, "service")
 	w.createNodes(healthyNodes(10))
-	manifests := testkit.Value(fs.Glob(deploy.Manifests, "controller/*.yaml")).Must(w.t)
-	for _, name := range manifests {
-		text := testkit.Value(deploy.Manifests.ReadFile(name)).Must(w.t)
+	for _, template := range []string{"rights", "guard", "webhook", "controller"} {
+		text := testkit.Value(deploy.Manifest("controller/" + template + ".yaml")).Must(w.t)
 		testkit.Value(w.KubectlApply(t.Context(), string(text))).Must(w.t)
 	}
 	const name = "autohealer-webhook." + install.Namespace + ".svc"
@@ -51,7 +48,7 @@ func TestService(t *testing.T) {
 	}
 	testkit.Must(w.t, unreachable())
 
-	slice := w.endpoints(port)
+	slice := testkit.Value(install.Endpoints(port)).Must(w.t)
 	testkit.Must(w.t, w.api.Create(t.Context(), slice))
 	w.eventually("the webhook to answer through its Service", func() error {
 		return refused(d.api.Create(t.Context(), trap.DeepCopy(), client.DryRunAll), "10 of 10 selected nodes", "evict the pods of 4")
@@ -84,28 +81,4 @@ func (w *scope) anyPort() int {
 	_, text, err := net.SplitHostPort(address)
 	testkit.Must(w.t, err)
 	return testkit.Value(strconv.Atoi(text)).Must(w.t)
-}
-
-// endpoints returns the endpoints of the webhook's Service: an address of this machine that
-// is not loopback, because endpoints may not be loopback addresses.
-func (w *scope) endpoints(port int) *discoveryv1.EndpointSlice {
-	w.t.Helper()
-	addresses := testkit.Value(net.InterfaceAddrs()).Must(w.t)
-	for _, address := range addresses {
-		network, ok := address.(*net.IPNet)
-		if !ok || network.IP.To4() == nil || !network.IP.IsGlobalUnicast() {
-			continue
-		}
-		return &discoveryv1.EndpointSlice{
-			ObjectMeta: metav1.ObjectMeta{
-				Namespace: install.Namespace, Name: "autohealer-webhook-1",
-				Labels: map[string]string{discoveryv1.LabelServiceName: "autohealer-webhook"},
-			},
-			AddressType: discoveryv1.AddressTypeIPv4,
-			Endpoints:   []discoveryv1.Endpoint{{Addresses: []string{network.IP.String()}, Conditions: discoveryv1.EndpointConditions{Ready: new(true)}}},
-			Ports:       []discoveryv1.EndpointPort{{Name: new("webhooks"), Port: new(int32(port))}}, //nolint:gosec // a port is small
-		}
-	}
-	w.t.Fatal("this machine has no address but loopback, and endpoints may not have that one")
-	return nil
 }

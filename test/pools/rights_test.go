@@ -8,7 +8,7 @@ import (
 )
 
 // testRights looks for requests that RBAC refused. The rights are those of
-// deploy/controller, which must suffice.
+// deploy/install.yaml, which must suffice.
 func testRights(t *testing.T, w *fixture) {
 	t.Helper()
 	for _, c := range w.Controllers {

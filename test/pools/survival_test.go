@@ -104,7 +104,7 @@ func testSchemaLost(p *pool, c *install.Controller) {
 
 	p.restores = true
 	testkit.Must(p.t, c.Kill())
-	_, err := p.Kubectl(t.Context(), "apply", "-f", "../../deploy/karpenter/restore-rights.yaml")
+	_, err := p.Kubectl(t.Context(), "apply", "-f", "../../deploy/extras/restore-rights.yaml")
 	testkit.Must(p.t, err)
 	successor := p.Start(t, install.Options{Args: []string{alone, "--restore-nodepool-schema"}})
 	p.hides(false)

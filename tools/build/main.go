@@ -1,6 +1,5 @@
-// Command build compiles the large programs that the tests and the gate stand
-// on: `build testbed`, `build nodes`, `build karpenter`, `build linter`, `build
-// generator`.
+// Command build compiles the large programs that the tests and the checks use: `build
+// testbed`, `build nodes`, `build karpenter`, `build helm`, `build linter`, `build generator`.
 //
 // It promises that a program which stands in its folder is whole and of the
 // pinned version: each is compiled beside its place and moved there when it is
@@ -16,10 +15,12 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -42,14 +43,20 @@ func main() {
 }
 
 func run(ctx context.Context, args []string) error {
-	if len(args) != 1 {
-		return errors.New("name what to build: testbed, nodes, karpenter, linter or generator")
+	names := strings.Join(slices.Sorted(maps.Keys(sets)), ", ")
+	if len(args) == 0 {
+		return errors.New("name what to build, one or more of " + names)
 	}
-	s, ok := sets[args[0]]
-	if !ok {
-		return fmt.Errorf("nothing is called %q here; want testbed, nodes, karpenter, linter or generator", args[0])
+	for _, name := range args {
+		s, ok := sets[name]
+		if !ok {
+			return fmt.Errorf("there is nothing named %q to build; want one or more of %s", name, names)
+		}
+		if err := s.build(ctx, name); err != nil {
+			return err
+		}
 	}
-	return s.build(ctx, args[0])
+	return nil
 }
 
 // build builds what is missing or out of date.

@@ -75,6 +75,12 @@ var sets = map[string]set{
 		programs: []program{{"karpenter", "sigs.k8s.io/karpenter/kwok",
 			"-X sigs.k8s.io/karpenter/pkg/operator.Version=" + karpenterVersion}},
 	},
+	"helm": {
+		what:     "Helm (about 3 minutes on two cores when nothing is cached)",
+		module:   "../testbed/helm",
+		out:      "../bin/tools",
+		programs: []program{{"helm", "helm.sh/helm/v4/cmd/helm", ""}},
+	},
 	"linter": {
 		what:     "the linter (about 3 minutes on two cores when nothing is cached)",
 		module:   ".",

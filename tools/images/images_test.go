@@ -235,8 +235,8 @@ func TestImagesAreCalledWhatTheManifestsCallThem(t *testing.T) {
 		name, want string
 		files      map[string]string
 	}{
-		{"two names of one image", "both", map[string]string{"agent/kmsg/a.yaml": agent, "agent/journal/a.yaml": strings.Replace(agent, "v1", "v2", 1), "controller/a.yaml": controller}},
-		{"no name", "resourcestack/autohealer-controller", map[string]string{"agent/kmsg/a.yaml": agent}},
+		{"two names of one image", "both", map[string]string{"install.yaml": agent + strings.Replace(agent, "v1", "v2", 1) + controller}},
+		{"no name", "resourcestack/autohealer-controller", map[string]string{"install.yaml": agent}},
 	} {
 		if _, err := readTags(plant(t, test.files)); err == nil || !strings.Contains(err.Error(), test.want) {
 			t.Errorf("%s: the error is %v, want it to say %q", test.name, err, test.want)

@@ -125,27 +125,17 @@ var imageLine = regexp.MustCompile(`(?m)^\s*image: (resourcestack/([a-z-]+):\S+)
 
 // readTags returns what the manifests call the images.
 func readTags(deploy string) (map[string]string, error) {
-	manifests, err := filepath.Glob(filepath.Join(deploy, "*", "*.yaml"))
-	if err != nil {
-		return nil, err
-	}
-	more, err := filepath.Glob(filepath.Join(deploy, "*", "*", "*.yaml"))
+	text, err := os.ReadFile(filepath.Join(deploy, "install.yaml"))
 	if err != nil {
 		return nil, err
 	}
 	tags := map[string]string{}
-	for _, file := range append(manifests, more...) {
-		text, err := os.ReadFile(file)
-		if err != nil {
-			return nil, err
+	for _, found := range imageLine.FindAllStringSubmatch(string(text), -1) {
+		tag, name := found[1], found[2]
+		if other := tags[name]; other != "" && other != tag {
+			return nil, fmt.Errorf("the manifests call one image both %s and %s", other, tag)
 		}
-		for _, found := range imageLine.FindAllStringSubmatch(string(text), -1) {
-			tag, name := found[1], found[2]
-			if other := tags[name]; other != "" && other != tag {
-				return nil, fmt.Errorf("the manifests call one image both %s and %s", other, tag)
-			}
-			tags[name] = tag
-		}
+		tags[name] = tag
 	}
 	for _, r := range recipes {
 		if r.tag == "" && tags[r.name] == "" {

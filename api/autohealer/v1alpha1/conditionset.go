@@ -10,6 +10,7 @@ import (
 // conditions match on a node, the node has the taint.
 //
 // +kubebuilder:object:root=true
+// +kubebuilder:metadata:labels=app.kubernetes.io/part-of=autohealer
 // +kubebuilder:subresource:status
 // +kubebuilder:resource:scope=Cluster,shortName=cset,categories=autohealer
 // +kubebuilder:printcolumn:name=Type,type=string,JSONPath=`.spec.type`,priority=1

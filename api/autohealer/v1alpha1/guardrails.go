@@ -10,6 +10,7 @@ import (
 // object the defaults apply.
 //
 // +kubebuilder:object:root=true
+// +kubebuilder:metadata:labels=app.kubernetes.io/part-of=autohealer
 // +kubebuilder:subresource:status
 // +kubebuilder:resource:path=guardrails,singular=guardrails,scope=Cluster,shortName=gr,categories=autohealer
 // +kubebuilder:validation:XValidation:rule="self.metadata.name == 'cluster'",message="the cluster has one Guardrails object; want metadata.name: cluster",fieldPath=".metadata"

@@ -10,6 +10,7 @@ import (
 // NodePool takes precedence.
 //
 // +kubebuilder:object:root=true
+// +kubebuilder:metadata:labels=app.kubernetes.io/part-of=autohealer
 // +kubebuilder:subresource:status
 // +kubebuilder:resource:path=repairpolicies,scope=Cluster,shortName=rp,categories=autohealer
 // +kubebuilder:printcolumn:name=Pool,type=string,JSONPath=`.spec.nodePool`

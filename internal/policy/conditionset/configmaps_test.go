@@ -221,7 +221,7 @@ func in(m *corev1.ConfigMap, text string) *corev1.ConfigMap {
 
 func TestConfigMapSets(t *testing.T) {
 	cluster := testbed.New(t, testbed.Config{})
-	crd := testkit.Value(deploy.Manifests.ReadFile("crds/autohealer.resourcestack.com_conditionsets.yaml")).Must(t)
+	crd := testkit.Value(deploy.CRD("conditionsets.autohealer.resourcestack.com")).Must(t)
 	testkit.Value(cluster.KubectlApply(t.Context(), string(crd))).Must(t)
 	testkit.Value(cluster.Kubectl(t.Context(), "wait", "--for=condition=Established", "--timeout=30s", "crd/conditionsets.autohealer.resourcestack.com")).Must(t)
 	scheme := runtime.NewScheme()

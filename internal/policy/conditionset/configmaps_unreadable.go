@@ -77,7 +77,7 @@ func (p *Policy) handleAccess(a revisionAccess) {
 		p.configMaps.restored, p.configMaps.hasRevisions = a.stored, true
 	case !slices.Contains(p.configMaps.denied, a.denied.Error()):
 		p.configMaps.denied = append(p.configMaps.denied, a.denied.Error())
-		p.cfg.Logger.Error("cannot read the sets in configmaps: permission missing", "manifest", "deploy/controller/2-rights.yaml", "err", a.denied)
+		p.cfg.Logger.Error("cannot read the sets in configmaps: permission missing", "manifest", "deploy/install.yaml", "err", a.denied)
 	}
 }
 

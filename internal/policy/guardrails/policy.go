@@ -65,7 +65,7 @@ func (p *Policy) Ready(now time.Time) bool {
 	default:
 		if text := err.Error(); text != p.unreadable {
 			p.unreadable = text
-			p.host.Logger().Warn("nothing starts until the Guardrails can be read; if access is denied for longer, apply deploy/controller/2-rights.yaml", "err", text)
+			p.host.Logger().Warn("nothing starts until the Guardrails can be read; if access is denied for longer, apply deploy/install.yaml", "err", text)
 		}
 	}
 	return false

@@ -1,0 +1,285 @@
+package deploy_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/resourcestack/autohealer/internal/install"
+	"github.com/resourcestack/autohealer/internal/testbed"
+	"github.com/resourcestack/autohealer/internal/testkit"
+)
+
+// release is a cluster in which a real Helm installs the chart. There is no kubelet: the test runs
+// the pods of Jobs, and one controller in place of the Deployment's pods.
+type release struct {
+	cluster
+	folder string // Helm's own files
+}
+
+// TestChart installs, upgrades and uninstalls the chart.
+func TestChart(t *testing.T) {
+	t.Parallel()
+	r := release{folder: t.TempDir(), cluster: cluster{testbed.New(t, testbed.Config{
+		ControllerManager: true,
+		Flags: testbed.Flags{
+			APIServer:         []string{"--enable-aggregator-routing=true"},
+			ControllerManager: []string{"--controllers=*,-deployment-controller"}, // the test writes its status
+		},
+	})}}
+	testkit.Value(r.CreateNodes(t.Context(), testbed.Nodes{Count: 5})).Must(t)
+	r.runsJobs(t)
+	before := r.objects(t)
+
+	t.Run("refuses wrong values with the key", r.refusesValues)
+	t.Run("installs nothing beside another operator", r.checksFirst)
+	if !t.Run("installs a release that changes only conditions", r.installsRelease) {
+		return
+	}
+	controller := r.runsController(t)
+	t.Run("enforces when told to", r.enforces)
+	t.Run("upgrades CRDs and keeps policies", r.upgrades)
+	t.Run("uninstalls everything but policies and shared objects", func(t *testing.T) { r.uninstalls(t, controller, before) })
+}
+
+// helm runs Helm.
+func (r release) helm(t *testing.T, args ...string) (string, error) {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), "../bin/tools/helm", args...)
+	cmd.Env = append(os.Environ(), "KUBECONFIG="+r.Kubeconfig(), "HELM_CACHE_HOME="+filepath.Join(r.folder, "cache"),
+		"HELM_CONFIG_HOME="+filepath.Join(r.folder, "config"), "HELM_DATA_HOME="+filepath.Join(r.folder, "data"))
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		err = fmt.Errorf("helm %s: %w\n%s", strings.Join(args, " "), err, out)
+	}
+	return string(out), err
+}
+
+// upgrade installs or upgrades the release.
+func (r release) upgrade(t *testing.T, args ...string) error {
+	t.Helper()
+	_, err := r.helm(t, append([]string{"upgrade", "--install", "autohealer", "chart", "--namespace", namespace, "--create-namespace"}, args...)...)
+	return err
+}
+
+// runsJobs runs the containers of Jobs until the end of the test, with the tokens of their pods.
+func (r release) runsJobs(t *testing.T) {
+	t.Helper()
+	program := testkit.Value(install.Build(t.Context(), "cmd/autohealer-controller")).Must(t)
+	api := clientFor(t, r.AdminConfig())
+	ctx, cancel := context.WithCancel(t.Context())
+	var wg sync.WaitGroup
+	t.Cleanup(func() { cancel(); wg.Wait() })
+	run := func(pod *corev1.Pod) error {
+		config, err := r.ServiceAccountConfig(ctx, namespace, pod.Spec.ServiceAccountName)
+		if err != nil {
+			return err
+		}
+		kubeconfig, err := r.WriteKubeconfig(pod.Name, config)
+		if err != nil {
+			return err
+		}
+		cmd := exec.CommandContext(ctx, program, append(slices.Clone(pod.Spec.Containers[0].Args), "--kubeconfig="+kubeconfig)...)
+		cmd.Env = append(os.Environ(), "POD_NAMESPACE="+namespace)
+		phase := corev1.PodSucceeded
+		out, err := cmd.CombinedOutput()
+		if err != nil {
+			phase = corev1.PodFailed
+		}
+		t.Logf("%s: %v\n%s", pod.Name, err, out)
+		_, err = api.CoreV1().Pods(namespace).Patch(ctx, pod.Name, types.MergePatchType, fmt.Appendf(nil, `{"status":{"phase":%q}}`, phase), metav1.PatchOptions{}, "status")
+		return err
+	}
+	wg.Go(func() {
+		for ran := map[types.UID]bool{}; ctx.Err() == nil; {
+			pods, err := api.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{LabelSelector: "batch.kubernetes.io/job-name"})
+			for i := range pods.Items {
+				if pod := &pods.Items[i]; !ran[pod.UID] {
+					ran[pod.UID] = true
+					err = errors.Join(err, run(pod))
+				}
+			}
+			if err != nil && ctx.Err() == nil {
+				t.Error(err)
+			}
+			select {
+			case <-time.After(50 * time.Millisecond):
+			case <-ctx.Done():
+			}
+		}
+	})
+}
+
+// runsController runs a controller with the token and the arguments of the Deployment, behind the
+// Service of the webhook.
+func (r release) runsController(t *testing.T) *install.Controller {
+	t.Helper()
+	deployment := testkit.Value(clientFor(t, r.AdminConfig()).AppsV1().Deployments(namespace).Get(t.Context(), account, metav1.GetOptions{})).Must(t)
+	args := slices.Clone(deployment.Spec.Template.Spec.Containers[0].Args)
+	for i := range args {
+		args[i] = strings.ReplaceAll(args[i], "$(POD_NAMESPACE)", namespace)
+	}
+	address := testkit.Value(r.Address()).Must(t)
+	port := address[strings.LastIndex(address, ":")+1:]
+	controller := testkit.Value(install.Start(t.Context(), r.Cluster, install.Options{Args: append(args, "--webhook-bind-address=:"+port), Unready: true})).Must(t)
+	slice := testkit.Value(install.Endpoints(testkit.Value(strconv.Atoi(port)).Must(t))).Must(t)
+	testkit.Value(clientFor(t, r.AdminConfig()).DiscoveryV1().EndpointSlices(namespace).Create(t.Context(), slice, metav1.CreateOptions{})).Must(t)
+	testkit.Eventually(t, "the controller to be ready", func() error { return testkit.Answers(t.Context(), "http://"+controller.Probes+"/readyz") })
+	return controller
+}
+
+func (r release) refusesValues(t *testing.T) {
+	for value, want := range map[string]string{
+		"preset=gke":                 "at '/preset': value must be one of 'default', 'eks', 'baremetal', 'gpu', 'openshift'",
+		"enforce={Tain}":             "at '/enforce/0': value must be one of 'Taint', 'Remediate', 'Repair'",
+		"agent.privilegd=true":       "at '/agent': additional properties 'privilegd' not allowed",
+		"agent.privileged=maybe":     "at '/agent/privileged': got string, want null or boolean",
+		"networkPolicy.enabled=true": "networkPolicy.apiServers: is empty",
+	} {
+		testkit.Fails(t, r.upgrade(t, "--dry-run=client", "--set", value), want)
+	}
+	_, err := r.helm(t, "template", "chart", "--kube-version", "1.29.4")
+	testkit.Fails(t, err, "The cluster has Kubernetes v1.29.4, and Autohealer needs 1.30 or newer")
+}
+
+func (r release) checksFirst(t *testing.T) {
+	const operator = `
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: node-healthcheck-controller-manager, namespace: default}
+spec:
+  selector: {matchLabels: {a: b}}
+  template:
+    metadata: {labels: {a: b}}
+    spec: {containers: [{name: a, image: a}]}
+`
+	before := r.objects(t)
+	fails := func(want string) {
+		t.Helper()
+		testkit.Fails(t, r.upgrade(t), want)
+	}
+	r.kubectl(t, "apply", "-f", file(t, operator))
+	r.kubectl(t, "patch", "deployment", "node-healthcheck-controller-manager", "--subresource=status", "--type=merge", "-p", `{"status": {"replicas": 1, "readyReplicas": 1}}`)
+	fails("medik8s' node-healthcheck-operator runs: Deployment default/node-healthcheck-controller-manager has ready replicas")
+	r.kubectl(t, "delete", "deployment", "node-healthcheck-controller-manager")
+	r.kubectl(t, "create", "clusterrole", account, "--verb=get", "--resource=nodes")
+	fails("Autohealer is already installed in this cluster without Helm")
+	r.kubectl(t, "annotate", "clusterrole", account, "meta.helm.sh/release-name=other", "meta.helm.sh/release-namespace=elsewhere")
+	fails("Autohealer is already installed in this cluster as release other in namespace elsewhere")
+	r.kubectl(t, "delete", "clusterrole", account)
+	for object := range r.objects(t) {
+		// Helm installs CRDs and the namespace before it renders the templates.
+		isEarly := strings.Contains(object, " CustomResourceDefinition ") || strings.Contains(object, " APIService ") || strings.HasSuffix(object, " "+namespace) || strings.Contains(object, " "+namespace+" ")
+		testkit.Check(t, before[object] || isEarly, "a failed check has left %s", object)
+	}
+}
+
+const chartPolicy = `
+apiVersion: autohealer.resourcestack.com/v1alpha1
+kind: ConditionSet
+metadata: {name: users}
+spec: {type: Users, effect: NoSchedule, taintKey: example.com/users, conditions: {KernelDeadlock: {status: true}}}
+`
+
+func (r release) installsRelease(t *testing.T) {
+	testkit.Must(t, r.upgrade(t))
+	if mode := r.kubectl(t, "get", "guardrails", "cluster", "-o", "jsonpath={.spec.mode}"); mode != "Observe" {
+		t.Errorf("the mode is %s", mode)
+	}
+}
+
+// tainted returns the nodes with the taint of the user's policy.
+func (r release) tainted(t *testing.T) (names []string) {
+	t.Helper()
+	for _, node := range testkit.Value(clientFor(t, r.AdminConfig()).CoreV1().Nodes().List(t.Context(), metav1.ListOptions{})).Must(t).Items {
+		if slices.ContainsFunc(node.Spec.Taints, func(taint corev1.Taint) bool { return taint.Key == "example.com/users" }) {
+			names = append(names, node.Name)
+		}
+	}
+	return names
+}
+
+func (r release) enforces(t *testing.T) {
+	r.kubectl(t, "apply", "-f", file(t, chartPolicy))
+	r.kubectl(t, "patch", "node", mine, "--subresource=status", "--type=strategic", "-p", `{"status": {"conditions": [`+row("KernelDeadlock", "True")+`]}}`)
+	testkit.Eventually(t, "the set to match without a taint", func() error {
+		got := r.kubectl(t, "get", "conditionset", "users", "-o", "jsonpath={.status.matched} {.status.conditions[?(@.type==\"Ready\")].message}")
+		if !strings.HasPrefix(got, "1 ") || !strings.Contains(got, "Guardrails cluster has mode Observe") {
+			return fmt.Errorf("the status is %q", got)
+		}
+		return nil
+	})
+	testkit.Same(t, len(r.tainted(t)), 0, "tainted nodes")
+	testkit.Must(t, r.upgrade(t, "--set", "enforce={Taint}"))
+	testkit.Eventually(t, "the taint", func() error {
+		if got := r.tainted(t); !slices.Equal(got, []string{mine}) {
+			return fmt.Errorf("tainted are %v", got)
+		}
+		return nil
+	})
+}
+
+func (r release) upgrades(t *testing.T) {
+	const crd = "crd/conditionsets.autohealer.resourcestack.com"
+	about := func() string {
+		return r.kubectl(t, "get", crd, "-o", "jsonpath={.spec.versions[0].schema.openAPIV3Schema.description}")
+	}
+	current := about()
+	// An older version had another description.
+	r.kubectl(t, "patch", crd, "--type=json", "-p", `[{"op": "replace", "path": "/spec/versions/0/schema/openAPIV3Schema/description", "value": "old"}]`)
+	r.kubectl(t, "patch", "guardrails", "cluster", "--type=merge", "-p", `{"spec": {"mode": "Paused"}}`)
+	testkit.Must(t, r.upgrade(t, "--reuse-values", "--set", "controller.replicas=3"))
+	testkit.Same(t, about(), current, "the description in the CRD")
+	testkit.Same(t, r.kubectl(t, "get", "guardrails", "cluster", "-o", "jsonpath={.spec.mode}"), "Paused", "the mode after an upgrade")
+	testkit.Same(t, r.kubectl(t, "get", "conditionset", "users", "-o", "jsonpath={.spec.taintKey}"), "example.com/users", "the policy after an upgrade")
+	testkit.Check(t, slices.Equal(r.tainted(t), []string{mine}), "tainted are %v", r.tainted(t))
+}
+
+// uninstalls removes the release without deleting the policies first.
+func (r release) uninstalls(t *testing.T, controller *install.Controller, before map[string]bool) {
+	t.Helper()
+	api := clientFor(t, r.AdminConfig())
+	stopped := make(chan error, 1)
+	go func() { // like a kubelet
+		_, err := r.Kubectl(t.Context(), "wait", "--for=delete", "--timeout=2m", "-n", namespace, "deployment/"+account)
+		stopped <- errors.Join(err, controller.Stop(t.Context()))
+	}()
+	testkit.Value(r.helm(t, "uninstall", "autohealer", "--namespace", namespace)).Must(t)
+	testkit.Must(t, <-stopped)
+	testkit.Same(t, len(r.tainted(t)), 0, "tainted nodes")
+	node := testkit.Value(api.CoreV1().Nodes().Get(t.Context(), mine, metav1.GetOptions{})).Must(t)
+	for key := range node.Annotations {
+		testkit.Check(t, !strings.Contains(key, "autohealer"), "the node has the annotation %s", key)
+	}
+	remain := map[string]bool{
+		"v1 Namespace <none> medik8s-leases": true, "v1 ServiceAccount medik8s-leases default": true, "v1 ConfigMap medik8s-leases kube-root-ca.crt": true,
+		"v1 Namespace <none> " + namespace: true, "v1 ServiceAccount " + namespace + " default": true, "v1 ConfigMap " + namespace + " kube-root-ca.crt": true,
+		"autohealer.resourcestack.com/v1alpha1 ConditionSet <none> users":                   true,
+		"apiregistration.k8s.io/v1 APIService <none> v1alpha1.autohealer.resourcestack.com": true, "apiregistration.k8s.io/v1 APIService <none> v1alpha1.remediation.medik8s.io": true,
+	}
+	for _, crd := range []string{"conditionsets.autohealer.resourcestack.com", "repairpolicies.autohealer.resourcestack.com", "guardrails.autohealer.resourcestack.com", "nodehealthchecks.remediation.medik8s.io"} {
+		remain["apiextensions.k8s.io/v1 CustomResourceDefinition <none> "+crd] = true
+	}
+	testkit.Eventually(t, "Kubernetes to delete the namespace of the agents", func() error {
+		left := r.objects(t)
+		maps.DeleteFunc(left, func(object string, _ bool) bool { return before[object] })
+		if !maps.Equal(left, remain) {
+			return fmt.Errorf("left are %v, want %v", slices.Sorted(maps.Keys(left)), slices.Sorted(maps.Keys(remain)))
+		}
+		return nil
+	})
+}
