@@ -324,7 +324,10 @@ func (r *replay) judgeEnding(o *remediationObject) {
 	h := r.check(o.check)
 	n := r.nodes[o.node]
 	if n == nil || !o.isOf(n) {
-		if o.deletesNode && !o.succeeded && h.object != nil && o.checkUID == h.object.GetUID() {
+		// A node that was healthy a moment before it was deleted has ended its treatment.
+		gone := r.nodeOf(o)
+		hadRecovered := gone != nil && r.recent(gone.check(h.name).endable)
+		if o.deletesNode && !o.succeeded && !hadRecovered && h.object != nil && o.checkUID == h.object.GetUID() {
 			r.addCheckViolation(Unjustified, o.node, o.check, fmt.Sprintf("we deleted %s, which removes the node permanently and has not succeeded yet", o))
 		}
 		return

@@ -166,6 +166,7 @@ func TestPlantedInLaterWrites(t *testing.T) {
 			s.changes(remediator, "n1", "Reboot", func(o *unstructured.Unstructured) { o.SetFinalizers(nil) })
 		}, `deleteObject us n1 Reboot`),
 		"deleted while a condition is Unknown":            caught(Unjustified, "the treatment continues", `treated; condition n1 Ready=Unknown/AgentSilent; deleteObject us n1 Reboot`),
+		"deleted long after the node was":                 caught(Unjustified, "has not succeeded yet", `treated; condition n1 Ready=True; pass 1m; reports n1 Reboot PermanentNodeDeletionExpected=True; deleteNode remediator n1; pass 2s; deleteObject us n1 Reboot`),
 		"deleted although it removes the node":            caught(Unjustified, "has not succeeded yet", `treated; reports n1 Reboot PermanentNodeDeletionExpected=True; deleteNode admin n1; deleteObject us n1 Reboot`),
 		"deleted during the delay":                        caught(TooSoon, "which is less than 5m0s", `healthCheck workers $workers+"healthyDelay":"5m"; becomeUnhealthy n1; remediate n1 workers Reboot; condition n1 Ready=True; pass 4m; deleteObject us n1 Reboot`),
 		"deleted after a delay that ignores a flap":       caught(TooSoon, "which is less than 5m0s", `healthCheck workers $workers+"healthyDelay":"5m"; becomeUnhealthy n1; remediate n1 workers Reboot; condition n1 Ready=True; pass 4m; condition n1 Ready=False; pass 10s; condition n1 Ready=True; pass 2m; deleteObject us n1 Reboot`),

@@ -429,9 +429,12 @@ func (w *Work) runCreate(ctx context.Context, r *engine.TaskResult) (err error) 
 // the lead without noticing may see an object of the new leader, but not yet the change of the node
 // or of the policy that caused it.
 func (w *Work) runDelete(ctx context.Context, r *engine.TaskResult) error {
+	if err := w.fetchPolicy(ctx, r); err != nil || r.Outcome == treat.Stale {
+		return err
+	}
 	write := w.remediations.host.Writer()
 	isOrphan := r.Task.Reason.Code == triage.NodeGone
-	switch {
+	switch { // last, because a node changes more often than a policy
 	case isOrphan:
 		if isGone, err := w.fetchNode(ctx, r); err != nil || !isGone {
 			return err
@@ -440,9 +443,6 @@ func (w *Work) runDelete(ctx context.Context, r *engine.TaskResult) error {
 		if isStill, err := w.remediations.host.IsUnchanged(ctx, r); err != nil || !isStill {
 			return err
 		}
-	}
-	if err := w.fetchPolicy(ctx, r); err != nil {
-		return err
 	}
 	if isOrphan { // the object may now say that it removes the node on purpose
 		return write.DeleteRemediationAsKnown(ctx, w.Object)
