@@ -46,10 +46,12 @@ build: ## Build the programs of Autohealer and the demo into bin
 	@echo "build: compiling"
 	@CGO_ENABLED=0 go build -tags $(TAGS) -ldflags '-X main.version=$(VERSION)' -o bin/ ./cmd/...
 
+# IMAGES are autohealer-agent, autohealer-controller and autohealer-agent-scripts, PLATFORMS
+# linux/amd64 and linux/arm64.
 .PHONY: images
-images: ## Build the container images as archives into bin/images
+images: ## Build the container images as OCI archives into bin/images; PUSH=registry/path pushes them, IMAGES and PLATFORMS select (docs/images.md)
 	@echo "images: compiling"
-	@cd tools/images && go run . -version '$(VERSION)'
+	@cd tools/images && go run . -version '$(VERSION)' $(if $(PUSH),-push '$(PUSH)') $(if $(PLATFORMS),-platforms '$(PLATFORMS)') $(IMAGES)
 
 # regenerate generates all files into the folder $$made: from api/ with controller-gen, the
 # patch from the CRDs, the files from catalog/, and the manifests from the chart. The targets
@@ -69,11 +71,11 @@ endef
 # What regenerate makes, beside the files zz_generated.* in api.
 GENERATED := deploy/chart/crds deploy/chart/files deploy/install.yaml deploy/cleanup.yaml deploy/extras deploy/defaults deploy/karpenter/nodepool-repair.json docs/conditions.md NOTICE
 
-.PHONY: generators helm
+.PHONY: generators test-programs
 generators:
 	@cd tools && go run ./build generator helm
-helm:
-	@cd tools && go run ./build helm
+test-programs:
+	@cd tools && go run ./build helm registry
 
 .PHONY: generate
 generate: generators ## Generate deepcopy methods, CRDs and the patch for Karpenter from api, manifests from the chart, default sets and their docs from catalog, NOTICE from go.mod
@@ -129,7 +131,7 @@ test-nodes: nodes ## Run the tests on real nodes, as root (docs/real-nodes.md)
 		! grep -e '--- SKIP' "$$log" || { echo "test: a test on real nodes was skipped"; exit 1; }
 
 .PHONY: test
-test: testbed testbed-karpenter helm packages ## Run all tests with the race detector on a real control plane, as root because they read the kernel log; REAL_NODES=1 adds test-nodes
+test: testbed testbed-karpenter test-programs packages ## Run all tests with the race detector on a real control plane, as root because they read the kernel log; REAL_NODES=1 adds test-nodes
 	@go -C tools run ./leftover $(MAKE) --no-print-directory -C '$(CURDIR)' run-tests
 	@echo "test: no test has left a process running"
 
@@ -169,7 +171,8 @@ run-others:
 		REAL_NODES= go test $(JSON) $(RACE) -p 2 -timeout 30m $(LONGEST) $(call packages,grep -E) || result=1; \
 		nice go test $(JSON) $(NO_RACE) -p 2 -timeout 20m $(SEQUENTIAL) $(EXPLORED) || result=1; \
 		nice go test $(JSON) $(RACE) -p 2 -timeout 20m $(call packages,grep -vE) || result=1; \
-		for module in tools tools/images; do (cd $$module && nice go test $(JSON) $(RACE) -timeout 10m ./...) || result=1; done; exit $$result
+		(cd tools && nice go test $(JSON) $(RACE) -timeout 10m ./...) || result=1; \
+		(cd tools/images && nice go test $(JSON) $(NO_RACE) -timeout 10m ./...) || result=1; exit $$result
 
 .PHONY: histories
 histories: ## Run the random histories of the core and print the situations that they reached

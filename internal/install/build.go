@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"sync"
 )
@@ -78,7 +79,7 @@ func Images(ctx context.Context, into string, names ...string) ([]string, error)
 	if into, err = filepath.Abs(into); err != nil {
 		return nil, err
 	}
-	command := exec.CommandContext(ctx, "go", append([]string{"run", ".", "-into", into}, names...)...)
+	command := exec.CommandContext(ctx, "go", append([]string{"run", ".", "-into", into, "-platforms", "linux/" + runtime.GOARCH}, names...)...)
 	command.Dir = filepath.Join(root, "tools", "images")
 	if out, err := command.CombinedOutput(); err != nil {
 		return nil, fmt.Errorf("building images: %w\n%s", err, out)

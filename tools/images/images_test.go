@@ -14,7 +14,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-containerregistry/pkg/v1/tarball"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
 )
 
 // plant puts files into a folder, of a time that no other has.
@@ -37,43 +37,57 @@ func plant(t *testing.T, files map[string]string) string {
 	return root
 }
 
-// made writes the image of the agent from a folder, and returns its digest and archive.
-func made(t *testing.T, root string) (digest, archive string) {
+var amd64 = v1.Platform{OS: "linux", Architecture: "amd64"}
+
+// assembled returns the image of the agent from a folder.
+func assembled(t *testing.T, root string) v1.Image {
 	t.Helper()
-	agent := recipes[0]
+	agent := definitions[0]
 	files, err := agent.files(root, filepath.Join(root, "program"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	archive = filepath.Join(t.TempDir(), "agent.tar")
-	if digest, err = write(archive, "resourcestack/autohealer-agent:v1", agent, files); err != nil {
+	image, err := assemble(agent, "v1", amd64, [][]entry{files})
+	if err != nil {
 		t.Fatal(err)
 	}
-	return digest, archive
+	return image
+}
+
+// archived writes that image to an archive, and returns its bytes.
+func archived(t *testing.T, root string) []byte {
+	t.Helper()
+	index, err := indexOf([]platformImage{{Image: assembled(t, root), platform: amd64}})
+	archive := filepath.Join(t.TempDir(), "agent.tar")
+	if err == nil {
+		err = writeArchive(archive, "resourcestack/autohealer-agent:v1", index)
+	}
+	content, err2 := os.ReadFile(archive)
+	if err = errors.Join(err, err2); err != nil {
+		t.Fatal(err)
+	}
+	return content
 }
 
 func TestTheSameFilesMakeTheSameImage(t *testing.T) {
 	files := map[string]string{"program": "#!", "config/a.json": "{}", "config/b.json": "[]"}
-	first, archive := made(t, plant(t, files))
-	second, again := made(t, plant(t, files))
-	one, err := os.ReadFile(archive)
-	other, err2 := os.ReadFile(again)
-	if errors.Join(err, err2) != nil || first != second || !bytes.Equal(one, other) {
-		t.Errorf("two images of the same files differ: %s and %s (%v)", first, second, errors.Join(err, err2))
+	first := archived(t, plant(t, files))
+	if !bytes.Equal(first, archived(t, plant(t, files))) {
+		t.Error("two images of the same files differ")
 	}
 	files["config/b.json"] = "{}"
-	if third, _ := made(t, plant(t, files)); third == first {
-		t.Error("an image of other files is the same")
+	if bytes.Equal(first, archived(t, plant(t, files))) {
+		t.Error("images of different files are the same")
 	}
 }
 
 func TestTheSameSourcesMakeTheSameProgram(t *testing.T) {
 	sources := map[string]string{"go.mod": "module example.com/x\n\ngo 1.26.0\n", "main.go": "package main\n\nvar version string\n\nfunc main() { println(version) }\n",
-		"tagged.go": "//go:build !lean\n\npackage main\n\nfunc init() { println(`it has what the tag leaves out`) }\n"}
+		"tagged.go": "//go:build !lean\n\npackage main\n\nfunc init() { println(`this file is left out by the tag`) }\n"}
 	var programs [][]byte
 	for _, version := range []string{"v1", "v1", "v2"} {
 		to := filepath.Join(t.TempDir(), "x")
-		if err := compile(t.Context(), plant(t, sources), ".", "lean", version, to); err != nil {
+		if err := compile(t.Context(), plant(t, sources), ".", "lean", version, amd64, to); err != nil {
 			t.Fatal(err)
 		}
 		program, err := os.ReadFile(to)
@@ -83,33 +97,29 @@ func TestTheSameSourcesMakeTheSameProgram(t *testing.T) {
 		programs = append(programs, program)
 	}
 	if !bytes.Equal(programs[0], programs[1]) {
-		t.Error("where it is built shows in a program")
+		t.Error("the bytes of a program depend on its folder")
 	}
 	if bytes.Equal(programs[0], programs[2]) {
-		t.Error("its version does not show in a program")
+		t.Error("programs of two versions are the same")
 	}
-	if bytes.Contains(programs[0], []byte("what the tag leaves out")) {
-		t.Error("it is not built with the tag")
+	if bytes.Contains(programs[0], []byte("left out by the tag")) {
+		t.Error("the program was compiled without the tag")
 	}
 }
 
 func TestProgramsAreBuiltAsTheMakefileBuildsThem(t *testing.T) {
-	if tags, err := readBuildTags("../../Makefile"); err != nil || tags != "grpcnotrace" {
-		t.Errorf("they are built with %q (%v)", tags, err)
+	if tag, err := readBuildTag("../../Makefile"); err != nil || tag != "grpcnotrace" {
+		t.Errorf("the tag is %q (%v)", tag, err)
 	}
 	other := filepath.Join(plant(t, map[string]string{"Makefile": "# TAGS := x\n"}), "Makefile")
-	if _, err := readBuildTags(other); err == nil || !strings.Contains(err.Error(), other+" does not say") {
-		t.Errorf("of a Makefile without tags it says %v", err)
+	if _, err := readBuildTag(other); err == nil || !strings.Contains(err.Error(), other+" has no line TAGS") {
+		t.Errorf("without the line the error is %v", err)
 	}
 }
 
 // What docs/agent-migration.md promises to users of node-problem-detector.
 func TestTheAgentIsFoundUnderItsOldNames(t *testing.T) {
-	_, archive := made(t, plant(t, map[string]string{"program": "the agent", "config/kernel-monitor.json": "{}"}))
-	image, err := tarball.ImageFromPath(archive, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	image := assembled(t, plant(t, map[string]string{"program": "the agent", "config/kernel-monitor.json": "{}"}))
 	layers, err := image.Layers()
 	if err != nil || len(layers) != 1 {
 		t.Fatalf("%d layers (%v)", len(layers), err)
@@ -133,7 +143,7 @@ func TestTheAgentIsFoundUnderItsOldNames(t *testing.T) {
 			t.Fatal(err)
 		}
 		if !header.ModTime.Equal(time.Unix(0, 0)) || header.Uid != 0 || header.Uname != "" {
-			t.Errorf("%s tells of the machine: %v, %d %q", header.Name, header.ModTime, header.Uid, header.Uname)
+			t.Errorf("%s depends on the machine: %v, %d %q", header.Name, header.ModTime, header.Uid, header.Uname)
 		}
 		found["/"+header.Name] = fmt.Sprintf("%c %o %s%s", header.Typeflag, header.Mode, text, header.Linkname)
 	}
@@ -163,12 +173,12 @@ func TestTheAgentIsFoundUnderItsOldNames(t *testing.T) {
 	}
 	entry := []string{"/autohealer-agent", "--config.system-log-monitor=/config/kernel-monitor.json,/config/readonly-monitor.json"}
 	if c := config.Config; c.WorkingDir != "/" || !slices.Equal(c.Entrypoint, entry) || !config.Created.IsZero() {
-		t.Errorf("the image is started as %+v, and was made at %v", c, config.Created)
+		t.Errorf("the image has %+v, and was created at %v", c, config.Created)
 	}
 }
 
 func TestTheFilesThatTheImageStartsWithAreInIt(t *testing.T) {
-	files, err := recipes[0].files("../..", os.DevNull)
+	files, err := definitions[0].files("../..", os.DevNull)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -193,7 +203,7 @@ func TestTheImageHasEveryFileOfNodeProblemDetector(t *testing.T) {
 	if err != nil || len(names) != 19 {
 		t.Fatalf("%d files of node-problem-detector are known, want 19 (%v)", len(names), err)
 	}
-	files, err := recipes[0].files("../..", "main.go")
+	files, err := definitions[0].files("../..", "main.go")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -225,9 +235,9 @@ func TestImagesAreCalledWhatTheManifestsCallThem(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, r := range recipes {
-		if !strings.HasPrefix(tags[r.name], "resourcestack/"+r.name+":v") {
-			t.Errorf("%s is called %q", r.name, tags[r.name])
+	for _, r := range definitions {
+		if !strings.HasPrefix(r.reference(tags), "resourcestack/"+r.program()+":v") {
+			t.Errorf("%s is called %q", r.name, r.reference(tags))
 		}
 	}
 	const agent, controller = "image: resourcestack/autohealer-agent:v1\n", "image: resourcestack/autohealer-controller:v1\n"
@@ -249,9 +259,9 @@ func TestOnlyWhatIsNamedIsMade(t *testing.T) {
 		names []string
 		want  string
 	}{
-		{nil, "autohealer-agent autohealer-controller"},
+		{nil, "autohealer-agent autohealer-controller autohealer-agent-scripts"},
 		{[]string{"pause", "autohealer-agent"}, "pause autohealer-agent"},
-		{[]string{"agent"}, `no image is called "agent"`},
+		{[]string{"agent"}, `there is no image "agent"`},
 	} {
 		var made []string
 		chosen, err := choose(test.names)
