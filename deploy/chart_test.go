@@ -43,8 +43,11 @@ func TestChart(t *testing.T) {
 	})}}
 	testkit.Value(r.CreateNodes(t.Context(), testbed.Nodes{Count: 5})).Must(t)
 	r.runsJobs(t)
+	// Another tool has created the shared namespace.
+	r.kubectl(t, "create", "namespace", "medik8s-leases")
 	before := r.objects(t)
 
+	t.Run("renders every preset for another namespace", r.rendersPresets)
 	t.Run("refuses wrong values with the key", r.refusesValues)
 	t.Run("installs nothing beside another operator", r.checksFirst)
 	if !t.Run("installs a release that changes only conditions", r.installsRelease) {
@@ -142,13 +145,24 @@ func (r release) runsController(t *testing.T) *install.Controller {
 	return controller
 }
 
+func (r release) rendersPresets(t *testing.T) {
+	for _, preset := range []string{"default", "eks", "baremetal", "gpu", "openshift"} {
+		out := testkit.Value(r.helm(t, "template", "other", "chart", "--namespace", "elsewhere", "--set", "agent.privileged=false,resourceQuota=true,preset="+preset)).Must(t)
+		testkit.Check(t, !strings.Contains(out, namespace), "the manifests of preset %s name the namespace %s", preset, namespace)
+	}
+}
+
 func (r release) refusesValues(t *testing.T) {
 	for value, want := range map[string]string{
-		"preset=gke":                 "at '/preset': value must be one of 'default', 'eks', 'baremetal', 'gpu', 'openshift'",
-		"enforce={Tain}":             "at '/enforce/0': value must be one of 'Taint', 'Remediate', 'Repair'",
-		"agent.privilegd=true":       "at '/agent': additional properties 'privilegd' not allowed",
-		"agent.privileged=maybe":     "at '/agent/privileged': got string, want null or boolean",
-		"networkPolicy.enabled=true": "networkPolicy.apiServers: is empty",
+		"preset=gke":                              "at '/preset': value must be one of 'default', 'eks', 'baremetal', 'gpu', 'openshift'",
+		"enforce={Tain}":                          "at '/enforce/0': value must be one of 'Taint', 'Remediate', 'Repair'",
+		"agent.privilegd=true":                    "at '/agent': additional properties 'privilegd' not allowed",
+		"agent.privileged=maybe":                  "at '/agent/privileged': got string, want null or boolean",
+		"networkPolicy.enabled=true":              "networkPolicy.apiServers: is empty",
+		"guardrails.spec.mode=Foo":                "at '/guardrails/spec': additional properties 'mode' not allowed",
+		"images.agent=null":                       "at '/images': missing property 'agent'",
+		"agent.runtimeSocket=/run/a.sock":         "cannot mount all of /run",
+		"enforce={Taint},guardrails.create=false": "enforce: has no effect with guardrails.create=false",
 	} {
 		testkit.Fails(t, r.upgrade(t, "--dry-run=client", "--set", value), want)
 	}
@@ -234,18 +248,41 @@ func (r release) enforces(t *testing.T) {
 }
 
 func (r release) upgrades(t *testing.T) {
-	const crd = "crd/conditionsets.autohealer.resourcestack.com"
-	about := func() string {
+	const ours, theirs = "crd/conditionsets.autohealer.resourcestack.com", "crd/nodehealthchecks.remediation.medik8s.io"
+	about := func(crd string) string {
 		return r.kubectl(t, "get", crd, "-o", "jsonpath={.spec.versions[0].schema.openAPIV3Schema.description}")
 	}
-	current := about()
-	// An older version had another description.
-	r.kubectl(t, "patch", crd, "--type=json", "-p", `[{"op": "replace", "path": "/spec/versions/0/schema/openAPIV3Schema/description", "value": "old"}]`)
-	r.kubectl(t, "patch", "guardrails", "cluster", "--type=merge", "-p", `{"spec": {"mode": "Paused"}}`)
-	testkit.Must(t, r.upgrade(t, "--reuse-values", "--set", "controller.replicas=3"))
-	testkit.Same(t, about(), current, "the description in the CRD")
-	testkit.Same(t, r.kubectl(t, "get", "guardrails", "cluster", "-o", "jsonpath={.spec.mode}"), "Paused", "the mode after an upgrade")
+	upgrade := func(args ...string) {
+		t.Helper()
+		testkit.Must(t, r.upgrade(t, append([]string{"--reset-then-reuse-values"}, args...)...))
+	}
+	modeIs := func(where, want string) {
+		t.Helper()
+		testkit.Eventually(t, "the mode "+want, func() error {
+			if got := r.kubectl(t, "get", "guardrails", "cluster", "-o", "jsonpath={."+where+".mode}"); got != want {
+				return fmt.Errorf("the mode is %s", got)
+			}
+			return nil
+		})
+	}
+	current := about(ours)
+	// An older version had another description, and medik8s' CRD has no category.
+	const old = `{"op": "replace", "path": "/spec/versions/0/schema/openAPIV3Schema/description", "value": "old"}`
+	r.kubectl(t, "patch", ours, "--type=json", "-p", "["+old+"]")
+	r.kubectl(t, "patch", theirs, "--type=json", "-p", "["+old+`, {"op": "remove", "path": "/spec/names/categories"}]`)
+	r.kubectl(t, "annotate", "guardrails", "cluster", "autohealer.resourcestack.com/paused=storage fails")
+	modeIs("status", "Paused")
+	upgrade("--set", "controller.replicas=3")
+	modeIs("status", "Paused")
+	testkit.Same(t, about(ours), current, "the description in the CRD")
+	testkit.Same(t, about(theirs), "old", "the description in the CRD of another tool")
 	testkit.Same(t, r.kubectl(t, "get", "conditionset", "users", "-o", "jsonpath={.spec.taintKey}"), "example.com/users", "the policy after an upgrade")
+
+	r.kubectl(t, "annotate", "guardrails", "cluster", "autohealer.resourcestack.com/paused-")
+	modeIs("status", "Enforce")
+	r.kubectl(t, "patch", "guardrails", "cluster", "--type=merge", "-p", `{"spec": {"mode": "Paused"}}`)
+	upgrade("--set", "enforce={Taint,Remediate}")
+	modeIs("spec", "Paused")
 	testkit.Check(t, slices.Equal(r.tainted(t), []string{mine}), "tainted are %v", r.tainted(t))
 }
 
@@ -266,7 +303,6 @@ func (r release) uninstalls(t *testing.T, controller *install.Controller, before
 		testkit.Check(t, !strings.Contains(key, "autohealer"), "the node has the annotation %s", key)
 	}
 	remain := map[string]bool{
-		"v1 Namespace <none> medik8s-leases": true, "v1 ServiceAccount medik8s-leases default": true, "v1 ConfigMap medik8s-leases kube-root-ca.crt": true,
 		"v1 Namespace <none> " + namespace: true, "v1 ServiceAccount " + namespace + " default": true, "v1 ConfigMap " + namespace + " kube-root-ca.crt": true,
 		"autohealer.resourcestack.com/v1alpha1 ConditionSet <none> users":                   true,
 		"apiregistration.k8s.io/v1 APIService <none> v1alpha1.autohealer.resourcestack.com": true, "apiregistration.k8s.io/v1 APIService <none> v1alpha1.remediation.medik8s.io": true,
@@ -282,4 +318,5 @@ func (r release) uninstalls(t *testing.T, controller *install.Controller, before
 		}
 		return nil
 	})
+	testkit.Value(r.helm(t, "install", "other", "chart", "--namespace", "elsewhere", "--create-namespace", "--dry-run=server")).Must(t)
 }

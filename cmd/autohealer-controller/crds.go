@@ -4,8 +4,10 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"slices"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/apimachinery/pkg/util/yaml"
@@ -38,12 +40,32 @@ func applyCRDs(ctx context.Context, args []string, out io.Writer) error {
 		if err := yaml.Unmarshal(text, &crd.Object); err != nil {
 			return err
 		}
-		if err := applyCRD(ctx, api, crd); err != nil {
+		isOurs, err := isOurs(ctx, api, crd)
+		if err == nil && !isOurs {
+			fmt.Fprintf(out, "CRD %s left as it is: another tool installed it\n", crd.GetName())
+			continue
+		}
+		if err == nil {
+			err = applyCRD(ctx, api, crd)
+		}
+		if err != nil {
 			return fmt.Errorf("applying CRD %s: %w", crd.GetName(), err)
 		}
 		fmt.Fprintf(out, "CRD %s applied\n", crd.GetName())
 	}
 	return nil
+}
+
+// isOurs returns false if another tool installed the CRD: the one of NodeHealthChecks may be medik8s'.
+// All CRDs of Autohealer have the category autohealer.
+func isOurs(ctx context.Context, api client.Client, crd *unstructured.Unstructured) (bool, error) {
+	stored := &unstructured.Unstructured{}
+	stored.SetGroupVersionKind(crd.GroupVersionKind())
+	if err := api.Get(ctx, client.ObjectKeyFromObject(crd), stored); err != nil {
+		return apierrors.IsNotFound(err), client.IgnoreNotFound(err)
+	}
+	categories, _, err := unstructured.NestedStringSlice(stored.Object, "spec", "names", "categories")
+	return slices.Contains(categories, "autohealer"), err
 }
 
 // applyCRD applies a CRD, and returns when the API server serves it.

@@ -132,11 +132,11 @@ func (r Rails) WithoutValid() Rails {
 	return r.withHold("Guardrails " + GuardrailsName + " has no valid version, and --default-mode is " + r.Mode)
 }
 
-// Paused returns the same limits in mode Paused.
-func (r Rails) Paused() Rails {
+// Paused returns the same limits in mode Paused. why completes the sentence "Guardrails cluster ...".
+func (r Rails) Paused(why string) Rails {
 	r.Mode, r.Core.Hold = ModePaused, map[triage.Stage]string{}
 	for _, stage := range policykind.Stages() {
-		r.Core.Hold[stage] = "Guardrails " + GuardrailsName + " has mode " + ModePaused
+		r.Core.Hold[stage] = "Guardrails " + GuardrailsName + " " + why
 	}
 	return r
 }

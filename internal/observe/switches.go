@@ -21,13 +21,13 @@ type Switches struct {
 
 // PolicySwitches returns the switches of a policy with a mode in its spec.
 func PolicySwitches(annotations map[string]string, observes bool) Switches {
-	return Switches{Observe: observes, Paused: pausedBy(annotations)}
+	return Switches{Observe: observes, Paused: PausedBy(annotations)}
 }
 
 // AnnotatedSwitches returns the switches of a policy whose mode is an annotation.
 func AnnotatedSwitches(annotations map[string]string) Switches {
 	s := AnnotatedMode(annotations)
-	s.Paused = pausedBy(annotations)
+	s.Paused = PausedBy(annotations)
 	return s
 }
 
@@ -43,8 +43,8 @@ func AnnotatedMode(annotations map[string]string) (s Switches) {
 	return s
 }
 
-// pausedBy returns the reason in the annotation that pauses a policy, empty if it does not.
-func pausedBy(annotations map[string]string) string {
+// PausedBy returns the reason in the annotation that pauses a policy, empty if it does not.
+func PausedBy(annotations map[string]string) string {
 	const paused = "paused by annotation"
 	switch reason, is := annotations[v1alpha1.PausedAnnotation]; {
 	case !is || reason == "false":

@@ -15,7 +15,9 @@ const (
 const (
 	// PausedAnnotation pauses one policy: nothing new starts, and what exists stays until the node
 	// recovers. Its value is the reason; "false" means not paused. It is for ConditionSets,
-	// RepairPolicies, ConfigMaps with condition sets, and NodePools with a repair block.
+	// RepairPolicies, ConfigMaps with condition sets, and NodePools with a repair block. On the
+	// Guardrails it pauses all policies, and a tool that applies the object from a repository does not
+	// remove it.
 	PausedAnnotation = "autohealer.resourcestack.com/paused"
 
 	// ModeAnnotation sets the mode of a NodeHealthCheck, or of the repair block of a NodePool: their

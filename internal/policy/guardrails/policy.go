@@ -3,6 +3,7 @@ package guardrails
 import (
 	"cmp"
 	"context"
+	"maps"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -89,7 +90,7 @@ func (p *Policy) Take(now time.Time) {
 			return
 		}
 		p.changed = p.changed || p.object == nil || p.object.UID != object.UID || p.object.Generation != object.Generation ||
-			p.object.Annotations[v1alpha1.ReleaseHoldAnnotation] != object.Annotations[v1alpha1.ReleaseHoldAnnotation]
+			!maps.Equal(p.object.Annotations, object.Annotations)
 		p.object, p.status.Stale = object, true
 		p.status.Observe(object, object.Status)
 		p.host.Statuses().Schedule(now)
@@ -149,13 +150,17 @@ func (p *Policy) compile() (rails dialect.Rails, problem string) {
 	rails, err := observe.Guardrails(p.object)
 	if err == nil {
 		p.accepted = format.EncodeSpec(p.object.Spec)
-		return rails, ""
+	} else {
+		rails, problem = p.lastValid()
+		if p.object.Spec.Mode == v1alpha1.Paused && rails.Mode != string(v1alpha1.Paused) {
+			rails, problem = rails.Paused("has mode Paused"), problem+", in mode Paused"
+		}
+		problem = err.Error() + problem
 	}
-	rails, keeps := p.lastValid()
-	if p.object.Spec.Mode == v1alpha1.Paused && rails.Mode != string(v1alpha1.Paused) {
-		rails, keeps = rails.Paused(), keeps+", in mode Paused"
+	if by := observe.PausedBy(p.object.Annotations); by != "" {
+		rails = rails.Paused("is " + by)
 	}
-	return rails, err.Error() + keeps
+	return rails, problem
 }
 
 // lastValid returns the limits of the last valid version, even that of a previous leader, and what is

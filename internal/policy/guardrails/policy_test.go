@@ -104,7 +104,8 @@ func TestReady(t *testing.T) {
 	}
 }
 
-// A user can always pause: the mode Paused counts even if the rest of the version is invalid.
+// A user can always pause: the mode Paused counts even if the rest of the version is invalid, and an
+// annotation counts in every mode.
 func TestAnInvalidVersionCanPause(t *testing.T) {
 	const invalid = `"maxInTreatment": "120%"`
 	for name, of := range map[string]struct {
@@ -118,6 +119,7 @@ func TestAnInvalidVersionCanPause(t *testing.T) {
 		"a version that cannot be read":         {[]string{`{}`, `{"mode": "Paused", "enforce": 7}`}, "Paused", "Guardrails cluster has mode Paused", "cannot be read"},
 		"enforcing does not end a pause":        {[]string{`{"mode": "Paused"}`, `{"mode": "Enforce", ` + invalid + `}`}, "Paused", "Guardrails cluster has mode Paused", "; the last accepted version stays in force"},
 		"the defaults name the invalid version": {[]string{`{"mode": "Enforce", ` + invalid + `}`}, "Observe", "Guardrails cluster has no valid version, and --default-mode is Observe", "; the defaults are in force"},
+		"an annotation":                         {[]string{`{}`, `{"mode": "Enforce"}`}, "Paused", "Guardrails cluster is paused by annotation: storage fails", ""},
 		"a valid version":                       {[]string{`{"mode": "Paused", ` + invalid + `}`, `{}`}, "Enforce", "", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -127,6 +129,9 @@ func TestAnInvalidVersionCanPause(t *testing.T) {
 				f.AddPolicies(p)
 				for i, spec := range of.specs {
 					object := &v1alpha1.Guardrails{ObjectMeta: metav1.ObjectMeta{Name: v1alpha1.GuardrailsName, UID: "g", Generation: int64(i + 1), ResourceVersion: strconv.Itoa(i + 1)}}
+					if name == "an annotation" {
+						object.Annotations = map[string]string{v1alpha1.PausedAnnotation: "storage fails"}
+					}
 					testkit.Must(t, json.Unmarshal([]byte(spec), &object.Spec))
 					testkit.Must(t, inbox.Update(object))
 					f.Round(t.Context())
