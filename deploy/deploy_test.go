@@ -85,7 +85,7 @@ func TestDeploy(t *testing.T) {
 type cluster struct{ *testbed.Cluster }
 
 func (c cluster) installs(t *testing.T) {
-	c.appliesAll(t, 37+2*controllerPolicies+2*agentPolicies, "-f", "install.yaml")
+	c.appliesAll(t, 38+2*controllerPolicies+2*agentPolicies, "-f", "install.yaml")
 }
 
 // appliesAll applies the manifests as documented, and once more.

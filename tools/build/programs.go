@@ -87,6 +87,12 @@ var sets = map[string]set{
 		out:      "../bin/tools",
 		programs: []program{{"registry", "github.com/distribution/distribution/v3/cmd/registry", ""}},
 	},
+	"promtool": {
+		what:     "promtool, which tests the alerts (about 4 minutes on two cores when nothing is cached)",
+		module:   "../testbed/prometheus",
+		out:      "../bin/tools",
+		programs: []program{{"promtool", "github.com/prometheus/prometheus/cmd/promtool", ""}},
+	},
 	"linter": {
 		what:     "the linter (about 3 minutes on two cores when nothing is cached)",
 		module:   ".",
