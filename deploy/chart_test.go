@@ -37,8 +37,9 @@ func TestChart(t *testing.T) {
 	r := release{folder: t.TempDir(), cluster: cluster{testbed.New(t, testbed.Config{
 		ControllerManager: true,
 		Flags: testbed.Flags{
-			APIServer:         []string{"--enable-aggregator-routing=true"},
-			ControllerManager: []string{"--controllers=*,-deployment-controller"}, // the test writes its status
+			APIServer: []string{"--enable-aggregator-routing=true"},
+			// The test writes the status of a Deployment, and no kubelet sends heartbeats.
+			ControllerManager: []string{"--controllers=*,-deployment-controller", "--node-monitor-grace-period=1h", "--node-startup-grace-period=1h"},
 		},
 	})}}
 	testkit.Value(r.CreateNodes(t.Context(), testbed.Nodes{Count: 5})).Must(t)

@@ -122,9 +122,9 @@ func TestWordsAreSplitLikeARealShell(t *testing.T) {
 
 // The image is built in a separate Go module, which cannot import this package.
 func TestTheImageLinksEveryProgramAndNoOther(t *testing.T) {
-	recipes := testkit.Value(parser.ParseFile(token.NewFileSet(), "../../tools/images/recipes.go", nil, parser.SkipObjectResolution)).Must(t)
+	definitions := testkit.Value(parser.ParseFile(token.NewFileSet(), "../../tools/images/definitions.go", nil, parser.SkipObjectResolution)).Must(t)
 	var linked []string
-	ast.Inspect(recipes, func(n ast.Node) bool {
+	ast.Inspect(definitions, func(n ast.Node) bool {
 		spec, ok := n.(*ast.ValueSpec)
 		if !ok || spec.Names[0].Name != "helpers" {
 			return true

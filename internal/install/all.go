@@ -20,8 +20,11 @@ import (
 // agentManifest is the template of the agent.
 const agentManifest = "agent/agent.yaml"
 
+// enforcing lets all policies act: with the manifests alone, the controller only observes.
+const enforcing = `{apiVersion: autohealer.resourcestack.com/v1alpha1, kind: Guardrails, metadata: {name: cluster}, spec: {mode: Enforce}}`
+
 // Everything installs everything on a cluster of real nodes with the unchanged manifests,
-// including pods. Only parts that users may change are changed: files replace the files
+// including pods, and lets the policies act. Only parts that users may change are changed: files replace the files
 // with the same name in the agent's ConfigMap, and flags are added to its flags.
 func Everything(ctx context.Context, c *testbed.Cluster, files map[string]string, flags ...string) error {
 	crds, err := crds()
@@ -35,7 +38,7 @@ func Everything(ctx context.Context, c *testbed.Cluster, files map[string]string
 		return err
 	}
 	pods := []string{"controller/webhook.yaml", "controller/controller.yaml"}
-	if err := install(ctx, c, slices.Concat(templates, pods, agentTemplates)); err != nil {
+	if err := install(ctx, c, slices.Concat(templates, pods, agentTemplates), enforcing); err != nil {
 		return err
 	}
 	return Agents(ctx, c, files, flags...)

@@ -143,7 +143,7 @@ func writeArchive(to, reference string, index v1.ImageIndex) error {
 		return err
 	}
 	if err := files.AppendIndex(index, layout.WithAnnotations(map[string]string{
-		"io.containerd.image.name":          tag.Name(),
+		"io.containerd.image.name":          strings.TrimPrefix(tag.Name(), "index."), // containerd says docker.io
 		"org.opencontainers.image.ref.name": tag.TagStr(),
 	})); err != nil {
 		return err

@@ -37,6 +37,7 @@ var runFolders = []entry{{path: "/run", folder: true, mode: 0o755}, {path: "/var
 // helpers are the programs that configurations of node-problem-detector start. The agent
 // contains all of them.
 var helpers = map[string][]string{
+	"/bin":                 {"sh"},
 	"/home/kubernetes/bin": {"health-checker", "log-counter"},
 	"/config/plugin":       {"check_ntp.sh", "network_problem.sh", "dns_problem.sh", "iptables_mode.sh"},
 }
@@ -49,11 +50,12 @@ var agentFlags = []string{"--config.system-log-monitor=/config/kernel-monitor.js
 var definitions = func() []definition {
 	agent := definition{
 		name: "autohealer-agent", title: "Autohealer agent", source: "./cmd/autohealer-agent",
-		config: true, links: append(agentNames(), "/bin/sh"), flags: agentFlags, further: runFolders,
+		config: true, links: agentNames(), flags: agentFlags, further: runFolders,
 	}
 	scripts := agent
 	scripts.name, scripts.suffix, scripts.title = "autohealer-agent-scripts", "-scripts", "Autohealer agent with sh, bash, python3 and tools for plugins"
-	scripts.links, scripts.packages = agentNames(), scriptPackages
+	scripts.links = slices.DeleteFunc(agentNames(), func(name string) bool { return name == "/bin/sh" })
+	scripts.packages = scriptPackages
 	controller := definition{name: "autohealer-controller", title: "Autohealer controller", source: "./cmd/autohealer-controller", user: "65532:65532"}
 	return []definition{agent, controller, scripts}
 }()

@@ -99,7 +99,7 @@ func TestPushedImages(t *testing.T) {
 				digests[fields[2]] = true
 			}
 		}
-		if len(digests) != 1 || !strings.Contains(containerd.ctr(t, "images", "ls", "-q"), "docker.io/resourcestack/autohealer-agent:v0.1.0") {
+		if len(digests) != 1 || !slices.Contains(strings.Fields(containerd.ctr(t, "images", "ls", "-q")), "docker.io/resourcestack/autohealer-agent:v0.1.0") {
 			t.Errorf("the digests are %v", digests)
 		}
 	})
