@@ -24,18 +24,18 @@ var crds embed.FS
 var nodePoolPatch []byte
 
 // CRDs returns the CRDs of the chart.
-func CRDs() ([][]byte, error) {
+func CRDs() ([]string, error) {
 	files, err := crds.ReadDir("chart/crds")
 	if err != nil {
 		return nil, err
 	}
-	var texts [][]byte
+	var texts []string
 	for _, file := range files {
 		text, err := crds.ReadFile("chart/crds/" + file.Name())
 		if err != nil {
 			return nil, err
 		}
-		texts = append(texts, text)
+		texts = append(texts, string(text))
 	}
 	return texts, nil
 }

@@ -7,7 +7,6 @@ import (
 	"slices"
 	"time"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/apimachinery/pkg/util/yaml"
@@ -37,35 +36,35 @@ func applyCRDs(ctx context.Context, args []string, out io.Writer) error {
 	}
 	for _, text := range texts {
 		crd := &unstructured.Unstructured{}
-		if err := yaml.Unmarshal(text, &crd.Object); err != nil {
+		if err := yaml.Unmarshal([]byte(text), &crd.Object); err != nil {
 			return err
 		}
-		isOurs, err := isOurs(ctx, api, crd)
-		if err == nil && !isOurs {
-			fmt.Fprintf(out, "CRD %s left as it is: another tool installed it\n", crd.GetName())
-			continue
-		}
-		if err == nil {
+		result := "applied"
+		isOther, err := isOfOther(ctx, api, crd)
+		switch {
+		case isOther:
+			result = "left as it is: another tool installed it"
+		case err == nil:
 			err = applyCRD(ctx, api, crd)
 		}
 		if err != nil {
 			return fmt.Errorf("applying CRD %s: %w", crd.GetName(), err)
 		}
-		fmt.Fprintf(out, "CRD %s applied\n", crd.GetName())
+		fmt.Fprintf(out, "CRD %s %s\n", crd.GetName(), result)
 	}
 	return nil
 }
 
-// isOurs returns false if another tool installed the CRD: the one of NodeHealthChecks may be medik8s'.
+// isOfOther reports whether another tool installed the CRD: that of NodeHealthChecks may be medik8s'.
 // All CRDs of Autohealer have the category autohealer.
-func isOurs(ctx context.Context, api client.Client, crd *unstructured.Unstructured) (bool, error) {
+func isOfOther(ctx context.Context, api client.Client, crd *unstructured.Unstructured) (bool, error) {
 	stored := &unstructured.Unstructured{}
 	stored.SetGroupVersionKind(crd.GroupVersionKind())
 	if err := api.Get(ctx, client.ObjectKeyFromObject(crd), stored); err != nil {
-		return apierrors.IsNotFound(err), client.IgnoreNotFound(err)
+		return false, client.IgnoreNotFound(err)
 	}
 	categories, _, err := unstructured.NestedStringSlice(stored.Object, "spec", "names", "categories")
-	return slices.Contains(categories, "autohealer"), err
+	return err == nil && !slices.Contains(categories, "autohealer"), err
 }
 
 // applyCRD applies a CRD, and returns when the API server serves it.

@@ -27,7 +27,7 @@ const enforcing = `{apiVersion: autohealer.resourcestack.com/v1alpha1, kind: Gua
 // including pods, and lets the policies act. Only parts that users may change are changed: files replace the files
 // with the same name in the agent's ConfigMap, and flags are added to its flags.
 func Everything(ctx context.Context, c *testbed.Cluster, files map[string]string, flags ...string) error {
-	crds, err := crds()
+	crds, err := deploy.CRDs()
 	if err != nil {
 		return err
 	}

@@ -43,7 +43,7 @@ func Install(ctx context.Context, c *testbed.Cluster) error {
 	if err != nil {
 		return err
 	}
-	crds, err := crds()
+	crds, err := deploy.CRDs()
 	if err != nil {
 		return err
 	}
@@ -52,14 +52,6 @@ func Install(ctx context.Context, c *testbed.Cluster) error {
 	}
 	_, err = c.Kubectl(ctx, established...)
 	return err
-}
-
-func crds() (texts []string, err error) {
-	crds, err := deploy.CRDs()
-	for _, crd := range crds {
-		texts = append(texts, string(crd))
-	}
-	return texts, err
 }
 
 // unlimited is a Guardrails object that limits as little as possible.
