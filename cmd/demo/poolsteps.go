@@ -174,7 +174,7 @@ func (s *demoCluster) deploy(ctx context.Context, pool string, nodes int, grace 
 // fixPoolArgs returns the arguments of kubectl that make the next nodes of a pool become
 // Ready.
 func fixPoolArgs(pool string) []string {
-	return []string{"patch", "nodepool", pool, "--type=merge", "-p", fmt.Sprintf(`{"spec":{"template":{"metadata":{"labels":{%q:null}}}}}`, testbed.UnreadyLabel)}
+	return []string{"patch", "nodepool", pool, "--type=merge", "-p", fmt.Sprintf(`{"spec":{"template":{"metadata":{"labels":{%q:null}},"spec":{"startupTaints":null}}}}`, testbed.UnreadyLabel)}
 }
 
 func (s *demoCluster) nodesOfPool(pool string) []string {

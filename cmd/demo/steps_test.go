@@ -52,7 +52,7 @@ func checkOutput(t *testing.T, output string, wants ...string) {
 	t.Helper()
 	words := strings.Join(strings.Fields(output), " ")
 	for _, want := range wants {
-		testkit.Check(t, strings.Contains(words, strings.Join(strings.Fields(want), " ")), "the output does not contain %q:\n%s", want, output)
+		testkit.Check(t, strings.Contains(words, strings.Join(strings.Fields(want), " ")), "%s\nthe output does not contain %q", output, want)
 	}
 	for i, line := range strings.Split(output, "\n") {
 		testkit.Check(t, len(line) <= width, "line %d has %d characters, want at most %d: %s", i+1, len(line), width, line)
@@ -234,9 +234,9 @@ func (tr *transcript) await(ctx context.Context, t *testing.T, words ...string) 
 		select {
 		case <-changed:
 		case <-ctx.Done():
-			t.Fatalf("waiting for %q: %v\n%s", missing, context.Cause(ctx), text)
+			t.Fatalf("%s\nwaiting for %q: %v", text, missing, context.Cause(ctx))
 		case <-time.After(maxSilence):
-			t.Fatalf("waiting for %q: nothing was printed for %s\n%s", missing, maxSilence, text)
+			t.Fatalf("%s\nwaiting for %q: nothing was printed for %s", text, missing, maxSilence)
 		}
 	}
 }

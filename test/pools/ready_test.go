@@ -58,12 +58,13 @@ func testNeverReady(startup karpenter.Startup, cure func(*pool)) func(*testing.T
 	}
 }
 
-// relabel changes the labels of the pool's future nodes, and waits until Karpenter knows.
+// relabel removes a label and the startup taint from the pool's future nodes, and waits until
+// Karpenter knows.
 func relabel(label string) func(*pool) {
 	return func(p *pool) {
 		p.t.Helper()
 		before := p.templateHash()
-		p.patch(object{"template": object{"metadata": object{"labels": object{label: nil}}}})
+		p.patch(object{"template": object{"metadata": object{"labels": object{label: nil}}, "spec": object{"startupTaints": nil}}})
 		testkit.Until(p.t, "Karpenter knows the new template", func() bool { return p.templateHash() != before })
 	}
 }

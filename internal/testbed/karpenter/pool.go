@@ -35,7 +35,8 @@ const (
 	StartsTainted Startup = "Tainted"
 )
 
-// StartupTaint is the startup taint of nodes in a pool that starts Tainted.
+// StartupTaint is the startup taint of nodes in a pool that does not start Ready. It keeps pods
+// off these nodes from the beginning.
 var StartupTaint = corev1.Taint{Key: "testbed.autohealer/starting", Effect: corev1.TaintEffectNoSchedule}
 
 // Pool is a NodePool whose nodes have room for two pods each. Karpenter does not replace
@@ -130,14 +131,17 @@ func (p Pool) object() (*unstructured.Unstructured, error) {
 		},
 		"expireAfter": "Never",
 	}
+	if p.Startup != StartsReady {
+		// Karpenter's kwok provider creates a Node without conditions. Until the first one is
+		// written, the node lifecycle controller removes the taint not-ready, and pods could start.
+		template["startupTaints"] = []any{StartupTaint}
+	}
 	switch p.Startup {
-	case StartsReady:
+	case StartsReady, StartsTainted:
 	case StartsSilent:
 		labels[testbed.SilentLabel] = "true"
 	case StartsUnready:
 		labels[testbed.UnreadyLabel] = "true"
-	case StartsTainted:
-		template["startupTaints"] = []any{StartupTaint}
 	}
 	// The conversion through JSON leaves only types that an unstructured object may hold.
 	text, err := json.Marshal(map[string]any{
