@@ -40,6 +40,7 @@ func TestExampleOfTheDesign(t *testing.T) {
 		`problem_gauge{type="KernelDeadlock",reason="AUFSUmountHung"}`:     "0",
 		`autohealer_agent_config_valid{file="` + s.config + `"}`:           "1",
 		`autohealer_agent_state_kept`:                                      "1",
+		`autohealer_build_info{version="` + version + `"}`:                 "1",
 		`autohealer_agent_lines_total{monitor="` + monitorOf(s) + `"}`:     "4",
 		`autohealer_agent_monitor_up{monitor="` + monitorOf(s) + `"}`:      "1",
 		`autohealer_agent_monitor_waiting{monitor="` + monitorOf(s) + `"}`: "0",

@@ -4,12 +4,14 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 	"testing"
 
 	"github.com/go-logr/logr"
+	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
 	"k8s.io/apimachinery/pkg/runtime"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -113,7 +115,7 @@ func (f *Fixture) Eventually(tb testing.TB, what string, check func() error) {
 func (f *Fixture) HasMetric(tb testing.TB, address, line string) {
 	tb.Helper()
 	f.Eventually(tb, "metric "+line, func() error {
-		_, page, err := testkit.Get(tb.Context(), "http://"+address+"/metrics")
+		page, err := Scrape(tb, address)
 		if err != nil {
 			return err
 		}
@@ -129,3 +131,27 @@ func (f *Fixture) HasMetric(tb testing.TB, address, line string) {
 		return errors.New("there is only: " + strings.Join(others, ", "))
 	})
 }
+
+// Scrape returns the metrics of a program. Metrics that break a convention fail the test. The
+// metrics of libraries, of node-problem-detector and of medik8s keep their names.
+func Scrape(tb testing.TB, address string) (string, error) {
+	tb.Helper()
+	_, page, err := testkit.Get(tb.Context(), "http://"+address+"/metrics")
+	if err != nil {
+		return "", err
+	}
+	problems, err := promlint.New(strings.NewReader(page)).Lint()
+	testkit.Check(tb, err == nil, "promlint: %v", err)
+	for _, problem := range problems {
+		testkit.Check(tb, !strings.HasPrefix(problem.Metric, "autohealer_"), "promlint: %s: %s", problem.Metric, problem.Text)
+	}
+	for line := range strings.Lines(page) {
+		if strings.HasPrefix(line, "autohealer_") {
+			testkit.Check(tb, policyLabel.MatchString(line) == strings.Contains(line, `policy_kind="`), "a metric has only one of the labels policy and policy_kind: %s", line)
+		}
+	}
+	return page, nil
+}
+
+// policyLabel matches the label with the name of a policy.
+var policyLabel = regexp.MustCompile(`[{,]policy="`)
