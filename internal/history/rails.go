@@ -136,11 +136,13 @@ func (r *replay) railsChanged(change testbed.Change) {
 		r.rails.valid = next
 	case base == nil:
 		return
-	default: // the last valid version stays in force, but an invalid version can pause everything
-		next = new(*base)
-		if mode, _, _ := unstructured.NestedString(change.Object.Object, "spec", "mode"); mode == string(v1alpha1.Paused) {
-			next.held = heldBy(v1alpha1.Paused, nil)
-		}
+	default: // the last valid version stays in force
+		next = base
+	}
+	next = new(*next)
+	// An invalid version can pause everything, too.
+	if mode, _, _ := unstructured.NestedString(change.Object.Object, "spec", "mode"); mode == string(v1alpha1.Paused) || isPaused(change.Object) {
+		next.held = heldBy(v1alpha1.Paused, nil)
 	}
 	next.released = releasedUntil(change.Object)
 	if at := len(r.rails.versions) - 1; at < 0 || !reflect.DeepEqual(r.rails.versions[at].rails, next) {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/watch"
 
 	"github.com/resourcestack/autohealer/internal/testbed"
 )
@@ -50,6 +51,14 @@ func (s *story) deleteGuardrails() { s.drop(admin, s.rails, "cluster", RailsReso
 
 func (s *story) cordon(name string, isSo bool) {
 	s.edit(admin, name, func(n *corev1.Node) { n.Spec.Unschedulable = isSo })
+}
+
+// pausedRails has a user write the annotation of Guardrails that pauses everything.
+func pausedRails(value string) func(*story) {
+	return func(s *story) {
+		annotated(map[string]string{pausedAnnotation: value})(s.rails["cluster"])
+		s.record(watch.Modified, RailsResource, admin, s.rails["cluster"])
+	}
 }
 
 // sixNodes returns a story of six nodes in two zones with a set on every effect, a health
@@ -99,13 +108,15 @@ func TestPlantedInRails(t *testing.T) {
 		"an attempt that is not recorded":                  caught(RailIgnored, "no attempt is recorded on the node", `guardrails $rails^"topology":[]^$attempts; pass 1m; attempts us n1 -1h; treat n1`),
 		"an attempt that we removed":                       caught(RailIgnored, "we removed an attempt that still counts", `guardrails $rails^"topology":[]^$attempts; pass 1m; attempts us n1 2h 1h; attempts us n1 1h 1m`),
 
-		"the last open node closed":     caught(RailIgnored, "it was the last node that is Ready and schedulable", `close n1 n2 n3 n4; cordon n5 true; pass 2s; close n6`),
-		"the last open node treated":    caught(RailIgnored, "it was the last node that is Ready and schedulable", `close n1 n2 n3 n4; condition n5 Ready=False; pass 2s; evict n6`),
-		"a taint while paused":          caught(RailIgnored, "the mode is Paused", `guardrails $rails^Enforce^Paused; pass 2s; close n1`),
-		"a promotion while paused":      caught(RailIgnored, "the mode is Paused", `condition n2 KernelDeadlock=True; we n2 +deadlock=$back; guardrails $rails^Enforce^Paused; pass 2s; we n2 -deadlock=$back +deadlock=$out`),
-		"a remediation while observing": caught(RailIgnored, "the mode is Observe", `guardrails $rails^Enforce^Observe; pass 2s; treat n1`),
-		"a later step while paused":     caught(RailIgnored, "the mode is Paused", `healthCheck workers $twoSteps; becomeUnhealthy n1; remediate n1 workers Reboot; pass 6m; timesOut n1 Reboot; guardrails $rails^Enforce^Paused; pass 2s; remediate n1 workers Replace`),
-		"a stage that does not act":     caught(RailIgnored, "enforce does not list Remediate", `guardrails $rails^"Taint","Remediate","Repair"^"Taint"; pass 2s; treat n1`),
+		"the last open node closed":                     caught(RailIgnored, "it was the last node that is Ready and schedulable", `close n1 n2 n3 n4; cordon n5 true; pass 2s; close n6`),
+		"the last open node treated":                    caught(RailIgnored, "it was the last node that is Ready and schedulable", `close n1 n2 n3 n4; condition n5 Ready=False; pass 2s; evict n6`),
+		"a taint while paused":                          caught(RailIgnored, "the mode is Paused", `guardrails $rails^Enforce^Paused; pass 2s; close n1`),
+		"a promotion while paused":                      caught(RailIgnored, "the mode is Paused", `condition n2 KernelDeadlock=True; we n2 +deadlock=$back; guardrails $rails^Enforce^Paused; pass 2s; we n2 -deadlock=$back +deadlock=$out`),
+		"a remediation while observing":                 caught(RailIgnored, "the mode is Observe", `guardrails $rails^Enforce^Observe; pass 2s; treat n1`),
+		"a later step while paused":                     caught(RailIgnored, "the mode is Paused", `healthCheck workers $twoSteps; becomeUnhealthy n1; remediate n1 workers Reboot; pass 6m; timesOut n1 Reboot; guardrails $rails^Enforce^Paused; pass 2s; remediate n1 workers Replace`),
+		"a taint while paused by annotation":            caught(RailIgnored, "the mode is Paused", pausedRails("storage"), `pass 2s; close n1`),
+		"an invalid version while paused by annotation": caught(RailIgnored, "the mode is Paused", pausedRails("storage"), `guardrails $rails^"topology":[]^"topology":5; pass 2s; close n1`),
+		"a stage that does not act":                     caught(RailIgnored, "enforce does not list Remediate", `guardrails $rails^"Taint","Remediate","Repair"^"Taint"; pass 2s; treat n1`),
 
 		"the spec of Guardrails": caught(ForeignTouched, "spec of the Guardrails", `guardrails $rails^"topology":[]^"topology":[{"key":"zone","max":1}]; by us`),
 		"an unchanged status":    caught(DoneTwice, "wrote to the Guardrails and changed nothing", `guardrails $rails; by us`),
@@ -145,6 +156,7 @@ func TestPermittedByRails(t *testing.T) {
 		"a third attempt, and older ones":           fine(`guardrails $rails^"topology":[]^$attempts; pass 1m; attempts us n1 25h 3h 2h; attempts us n1 3h 2h 1m; treat n1; condition n1 Ready=True; deleteObject us n1 Reboot; unlock n1`),
 		"attempts that a user removes":              fine(`guardrails $rails^"topology":[]^$attempts; pass 1m; attempts us n1 3h 2h 1h; attempts admin n1; attempts us n1 1m; treat n1; condition n1 Ready=True; deleteObject us n1 Reboot; unlock n1`),
 		"taints, which are not paced":               fine(`guardrails $rails^"pace":{"max":100^"pace":{"max":1; pass 1m; evict n1 n2 n3; calm n1 n2 n3`),
+		"a pause that has ended":                    fine(pausedRails("storage"), `pass 1m`, pausedRails("false"), `close n1; open n1`),
 		"a removal while paused":                    fine(`evict n1; guardrails $rails^Enforce^Paused; pass 1m; calm n1`),
 		"the last but one open node":                fine(`close n1 n2 n3 n4; cordon n5 true; close n6; open n1 n2 n3 n4 n6`),
 		"a status":                                  fine(func(s *story) { s.writeRailStatus(us) }),
