@@ -53,7 +53,7 @@ func scenarios() []explored {
 			Name:   "nodes that are replaced",
 			Nodes:  []Node{{Name: "a", ControlPlane: true, True: []string{"Broken"}}, {Name: "b", ControlPlane: true}, {Name: "c"}},
 			Checks: []Check{{Name: "broken", Condition: "Broken", MaxUnhealthy: 2}}, Replaces: true,
-		}, 2, 4000},
+		}, 2, 3000},
 		{&Scenario{
 			Name:  "limits on all policies together",
 			Nodes: []Node{{Name: "a", True: []string{"Slow", "Sick"}}, {Name: "b", True: []string{"Slow"}}, {Name: "c", True: []string{"Broken"}}},
@@ -86,6 +86,19 @@ func scenarios() []explored {
 			Checks: []Check{{Name: "broken", Condition: "Broken", MaxUnhealthy: 3}},
 			Rails:  Rails{Pace: 1, Attempts: 1, Together: 2}, Switches: true,
 		}, 2, 2000},
+		{&Scenario{
+			Name: "every limit at once",
+			Nodes: []Node{
+				{Name: "a", Zone: "1", True: []string{"Broken", "Sick"}}, {Name: "b", Zone: "1", True: []string{"Slow"}},
+				{Name: "c", Zone: "2", True: []string{"Broken"}}, {Name: "d", Zone: "2"},
+			},
+			Sets: []Set{
+				{Name: "sick", Condition: "Sick", Effect: corev1.TaintEffectNoExecute, Max: 4},
+				{Name: "slow", Condition: "Slow", Effect: corev1.TaintEffectNoSchedule, Max: 4},
+			},
+			Checks: []Check{{Name: "broken", Condition: "Broken", MaxUnhealthy: 4, IsWindowed: true}},
+			Rails:  Rails{InTreatment: 2, Unschedulable: 2, InZone: 1, Pace: 1, Attempts: 1, Together: 2, Last: true}, Switches: true, Pauses: true,
+		}, 2, 1200},
 		{&Scenario{
 			Name:   "a window, and pauses of nodes",
 			Nodes:  []Node{{Name: "a", True: []string{"Broken"}}, {Name: "b"}, {Name: "c", True: []string{"Sick"}}},

@@ -377,9 +377,12 @@ func (s *scenario) guardrails(c *command) {
 	if text := c.value("pace"); text != "" {
 		s.rails.Pace = &triage.Pace{Limit: *limit(text), AtLeast: 2, Period: time.Minute}
 	}
-	if text := c.value("correlated"); text != "" { // label:share
+	if text := c.value("correlated"); text != "" { // label:share or image:share
 		label, share, _ := strings.Cut(text, ":")
-		s.rails.CorrelatedFailure = &triage.CorrelatedFailure{Threshold: *limit(share), MinNodes: 3, Window: 5 * time.Minute, Labels: []string{label}}
+		s.rails.CorrelatedFailure = &triage.CorrelatedFailure{Threshold: *limit(share), MinNodes: 3, Window: 5 * time.Minute}
+		if s.rails.CorrelatedFailure.Image = label == "image"; !s.rails.CorrelatedFailure.Image {
+			s.rails.CorrelatedFailure.Labels = []string{label}
+		}
 		if text := c.value("longest"); text != "" {
 			longest, err := time.ParseDuration(text)
 			if err != nil {
@@ -432,7 +435,7 @@ func (s *scenario) newNodes(c *command) {
 	if text := c.value("since"); text != "" {
 		since = c.time(text)
 	}
-	uid := c.value("uid")
+	uid, image := c.value("uid"), c.value("image")
 	zones := strings.Split(c.value("zone"), ",")
 	controlPlane := c.flag("control-plane")
 	starting := c.flag("starting")
@@ -454,7 +457,7 @@ func (s *scenario) newNodes(c *command) {
 			c.fatalf("there is a node %s already; another one of that name needs a uid", name)
 		}
 		node := &triage.Node{
-			Name: name, UID: uid, Zone: zones[i%len(zones)],
+			Name: name, UID: uid, Zone: zones[i%len(zones)], Image: image,
 			Labels: maps.Clone(labels), Created: created, ControlPlane: controlPlane,
 			Conditions: []triage.Condition{{Type: triage.Ready, Status: triage.True, Transition: created}},
 		}

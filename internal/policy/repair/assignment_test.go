@@ -22,6 +22,7 @@ import (
 	"github.com/resourcestack/autohealer/internal/engine"
 	"github.com/resourcestack/autohealer/internal/enginetest"
 	"github.com/resourcestack/autohealer/internal/karpenter"
+	"github.com/resourcestack/autohealer/internal/nodepause"
 	"github.com/resourcestack/autohealer/internal/ownership"
 	"github.com/resourcestack/autohealer/internal/policykind"
 	"github.com/resourcestack/autohealer/internal/repairblock"
@@ -998,4 +999,68 @@ func (h *nodePoolFixture) mirrorOf(pool string) v1alpha1.RepairPolicyStatus {
 		}
 	}
 	return h.repairs.mirrorContent(h.repairs.pools[pool], &poolMirror{}, sum).Status
+}
+
+// A closed window and a paused node keep repairs from starting: those of a policy, of a block and of
+// a ready timeout. The status says until when. An urgent condition does not wait for the window.
+func TestClosedWindowsAndPausedNodesHoldRepairs(t *testing.T) {
+	for name, test := range map[string]struct{ isBlock, isTimeout, isUrgent bool }{
+		"a policy":           {false, false, false},
+		"a block":            {true, false, false},
+		"a ready timeout":    {true, true, false},
+		"an urgent policy":   {false, false, true},
+		"an urgent block":    {true, false, true},
+		"a policy's timeout": {false, true, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			withNodePools(t, func(h *nodePoolFixture) {
+				block := ofAtMost("1")
+				block.Windows = []v1alpha1.Window{{Schedule: "0 12 * * *", Duration: "1h"}}
+				block.Policies = []v1alpha1.ConditionRepair{{ConditionType: broken, ConditionStatus: "True", Toleration: "10m", Urgent: test.isUrgent}}
+				h.pool("default", nil)
+				if test.isBlock {
+					h.pool("default", block)
+				} else {
+					h.policy("p", forPool("default"), func(p *v1alpha1.RepairPolicy) { p.Spec.Repair = *block })
+				}
+				h.launches("default", "a", "c", "d")
+				if test.isTimeout {
+					h.api.launch("b", "default", unready)
+					h.deliver()
+				} else {
+					h.launches("default", "b")
+					h.breaks(corev1.ConditionTrue, "b")
+				}
+				says := func(code triage.Code, words string) {
+					t.Helper()
+					h.WantNoTask("b")
+					status := h.statusOf
+					if test.isBlock {
+						status = h.mirrorOf
+					}
+					rows := status(map[bool]string{false: "p", true: "default"}[test.isBlock]).UnhealthyNodes
+					if len(rows) != 1 || rows[0].Name != "b" || rows[0].Reason != code.String() || !strings.Contains(rows[0].Message, words) {
+						t.Errorf("the unhealthy nodes are %+v, want b with %s and %q", rows, code, words)
+					}
+				}
+				pause := func(value string) {
+					h.api.changeNode("b", func(n *corev1.Node) { n.Annotations = map[string]string{nodepause.Annotation: value} })
+					h.deliver()
+				}
+				h.advance(30 * time.Minute)
+				if test.isUrgent {
+					h.WantTask("b", nodeclaim.TerminateClaim)
+					pause("until=2000-01-01T12:30:00Z by=anna")
+					says(triage.NodePaused, "until 2000-01-01T12:30:00Z")
+					return
+				}
+				says(triage.OutsideWindow, "outside the window 0 12 * * * for 1h, continues at 2000-01-01T12:00:00Z")
+				pause("until=2000-01-01T12:30:00Z by=anna")
+				h.advance(time.Until(time.Date(2000, time.January, 1, 12, 1, 0, 0, time.UTC)))
+				says(triage.NodePaused, "until 2000-01-01T12:30:00Z")
+				h.advance(30 * time.Minute)
+				h.WantTask("b", nodeclaim.TerminateClaim)
+			}, timed)
+		})
+	}
 }
