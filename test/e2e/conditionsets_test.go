@@ -84,7 +84,7 @@ func testSeed(w *scope) {
 apiVersion: autohealer.resourcestack.com/v1alpha1
 kind: ConditionSet
 metadata:
-  name: WARD-1
+  name: SCOPE-1
 spec:
   type: KubeletContainerRuntimeUnhealthy
   effect: NoExecute
@@ -98,7 +98,7 @@ spec:
 apiVersion: autohealer.resourcestack.com/v1alpha1
 kind: ConditionSet
 metadata:
-  name: WARD-2
+  name: SCOPE-2
 spec:
   type: KernelDeadlock
   effect: NoExecute
@@ -107,7 +107,7 @@ spec:
     KernelDeadlock:
       status: true
 `
-	testkit.Value(w.KubectlApply(w.t.Context(), strings.ReplaceAll(seed, "WARD", w.name))).Must(w.t)
+	testkit.Value(w.KubectlApply(w.t.Context(), strings.ReplaceAll(seed, "SCOPE", w.name))).Must(w.t)
 	w.createNodes(testbed.Nodes{Count: 4})
 	w.setCondition(w.node(1), "KubeletUnhealthy", corev1.ConditionTrue)
 	w.setCondition(w.node(1), "ContainerRuntimeUnhealthy", corev1.ConditionUnknown)

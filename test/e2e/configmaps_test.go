@@ -116,12 +116,12 @@ func (w *scope) written(m *unstructured.Unstructured) (specs map[string]v1alpha1
 // configMap returns a file with one set: while the condition is True, the taint
 // example.com/<scope>-<name> on the scope's nodes.
 func (w *scope) configMap(name, effect, condition string) string {
-	return strings.NewReplacer("NAME", name, "KEY", w.key(name), "EFFECT", effect, "CONDITION", condition, "WARD", w.name).Replace(`type: ConditionSets
+	return strings.NewReplacer("NAME", name, "KEY", w.key(name), "EFFECT", effect, "CONDITION", condition, "SCOPE", w.name).Replace(`type: ConditionSets
 conditionSets:
 - type: NAME
   effect: EFFECT
   taintKey: KEY
-  selector: {matchLabels: {example.com/scope: WARD}}
+  selector: {matchLabels: {example.com/scope: SCOPE}}
   conditions:
     - ConditionType: CONDITION
       conditionStatus: true
@@ -212,13 +212,13 @@ func testConfigMapOfTheSeed(c *install.Controller) func(*scope) {
 apiVersion: v1
 kind: ConfigMap
 metadata:
-  name: WARD-policies
+  name: SCOPE-policies
   namespace: autohealer-system
   labels:
     autohealer.resourcestack.com/condition-sets: "true"
 data:
   sets.yaml: |
-`, "WARD", w.name)+string(seed))).Must(w.t)
+`, "SCOPE", w.name)+string(seed))).Must(w.t)
 		w.tellsOf(w.name+"-policies", "Accepted", "accepted and in force; sets: 2")
 		w.setCondition(w.node(1), "KubeletUnhealthy", corev1.ConditionTrue)
 		w.setCondition(w.node(1), "ContainerRuntimeUnhealthy", corev1.ConditionUnknown)
@@ -311,23 +311,23 @@ type: ConditionSets
 conditionSets:
 - type: Bounded
   effect: NoExecute
-  taintKey: example.com/WARD-bounded
+  taintKey: example.com/SCOPE-bounded
   maxUnhealthy: 1
-  selector: {matchLabels: {example.com/scope: WARD}}
+  selector: {matchLabels: {example.com/scope: SCOPE}}
   conditions: [{ConditionType: Unhealthy, conditionStatus: true, duration: 1s}]
 - type: Silent
   effect: NoSchedule
-  taintKey: example.com/WARD-silent
+  taintKey: example.com/SCOPE-silent
   selector:
     matchExpressions:
-    - {key: example.com/scope, operator: In, values: [WARD]}
+    - {key: example.com/scope, operator: In, values: [SCOPE]}
   conditions: [{ConditionType: Unhealthy, conditionStatus: Unknown, evenSilent: true}]
 - type: Dry
   effect: NoExecute
-  taintKey: example.com/WARD-dry
+  taintKey: example.com/SCOPE-dry
   dryRun: true
   conditions: [{ConditionType: Unhealthy, conditionStatus: Unknown, evenSilent: true}, {ConditionType: Ready, conditionStatus: true}]
-`, "WARD", w.name), true)
+`, "SCOPE", w.name), true)
 	w.tellsOf(w.name+"-policies", "Accepted", "sets: 3")
 	w.setCondition(w.node(1), "Unhealthy", corev1.ConditionTrue)
 	w.setCondition(w.node(2), "Unhealthy", corev1.ConditionUnknown, because("AgentSilent"))

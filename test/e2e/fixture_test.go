@@ -371,7 +371,7 @@ func preferNoSchedule(key string) string { return key + ":PreferNoSchedule" }
 // counts waits until the scope has this number of nodes with the key for each effect.
 func (w *scope) counts(key string, evicting, keepingOff int) {
 	w.t.Helper()
-	w.eventually("taints "+key+" in ward "+w.name, func() error {
+	w.eventually("taints "+key+" in scope "+w.name, func() error {
 		nodes, err := w.all(w.t.Context())
 		if err != nil {
 			return err

@@ -138,7 +138,7 @@ func testOverBound(w *scope) {
 			evict(everyone)(s)
 			s.Conditions = map[string]v1alpha1.SetCondition{"OutOfDisk": {Status: "False"}}
 		}},
-		{"slip", "NearMiss", []string{"spec.conditions[KubletUnhealthy]", "did you mean KubeletUnhealthy"}, on("KubletUnhealthy")},
+		{"misspelled", "NearMiss", []string{"spec.conditions[KubletUnhealthy]", "did you mean KubeletUnhealthy"}, on("KubletUnhealthy")},
 		{"many", "Impact", []string{"3 of 4 selected nodes", nodes[0], v1alpha1.AcceptImpactAnnotation}, evict(almostHalf)},
 		{"invalid", "Invalid", []string{"spec.conditions[Unhealthy].status"}, func(s *v1alpha1.ConditionSetSpec) {
 			s.Conditions["Unhealthy"] = v1alpha1.SetCondition{Status: "perhaps"}

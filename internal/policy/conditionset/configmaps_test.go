@@ -489,11 +489,11 @@ func testNarrowedInAbsence(d *configMapFixture, successor func() *configMapFixtu
 	}
 }
 
-// slip is a condition that no node reports and that resembles another.
-const slip = "KubletUnhealthy"
+// misspelled is a condition that no node reports and that resembles another.
+const misspelled = "KubletUnhealthy"
 
 func testJudgedAgain(d *configMapFixture, _ func() *configMapFixture) {
-	m := d.here(configMapWith("policies", "u1", strings.Replace(fileOf("A", "NoSchedule"), "Disk", slip, 1)))
+	m := d.here(configMapWith("policies", "u1", strings.Replace(fileOf("A", "NoSchedule"), "Disk", misspelled, 1)))
 	d.makeUnhealthy(0)
 	d.begins()
 	d.brings(m)
@@ -501,7 +501,7 @@ func testJudgedAgain(d *configMapFixture, _ func() *configMapFixture) {
 	d.tells(1, "not accepted, nothing of it is in force")
 	// The version is valid now, but no change has been reported.
 	d.configMaps.changed = false
-	d.core.Observe(d.now, triage.Node{Name: "node-0", Conditions: []triage.Condition{{Type: slip, Status: triage.False}}})
+	d.core.Observe(d.now, triage.Node{Name: "node-0", Conditions: []triage.Condition{{Type: misspelled, Status: triage.False}}})
 	for range 3 {
 		due := d.runRound()
 		if wait := due.Sub(d.now); wait <= 0 || wait > validateConfigMapsEvery {
@@ -513,7 +513,7 @@ func testJudgedAgain(d *configMapFixture, _ func() *configMapFixture) {
 			d.t.Fatal("it was judged although nothing has moved")
 		}
 	}
-	d.reports("node-0", slip)
+	d.reports("node-0", misspelled)
 	d.runRound()
 	if d.configMaps.writing > 0 {
 		d.t.Error("it was judged before it was time")
