@@ -31,6 +31,7 @@ func TestGuardrails(t *testing.T) {
 	runGuardrails(t, []part{
 		{"a detector that is wrong on every node closes less than half of them", "detector", testWrongDetector},
 		{"policies share the limit on nodes in treatment", "together", testPoliciesTogether},
+		{"the topology limits a zone, and the pace limits the cluster", "pace", testTopologyAndPace},
 		{"a zone that fails is not treated until it is released", "zone", testZoneFails},
 		{"nothing starts on a paused node, and no treatment on a cordoned node", "pause", testNodePause},
 	})
@@ -87,13 +88,15 @@ func (w *fixture) judgeRails(t *testing.T) {
 	testkit.Check(t, len(report.Violations) == 0 && report.Railed > 0, "the history of the cluster: %s", report)
 }
 
-// createGuardrails creates guardrails with the default limits, without a pace and a topology.
-// Correlated failures count by these keys.
+// createGuardrails creates guardrails with the default limits, without a pace and a topology, and
+// with many attempts, because the nodes of a part inherit those of earlier parts. Correlated failures
+// count by these keys.
 func (w *scope) createGuardrails(keys ...v1alpha1.DomainKey) {
 	w.t.Helper()
 	rails := &v1alpha1.Guardrails{ObjectMeta: metav1.ObjectMeta{Name: v1alpha1.GuardrailsName}}
 	rails.Spec.Pace.Max = new(intstr.FromInt32(1000))
 	rails.Spec.Topology = []v1alpha1.TopologyLimit{}
+	rails.Spec.MaxAttempts.Limit = 1000
 	rails.Spec.CorrelatedFailure.Keys = append([]v1alpha1.DomainKey{}, keys...)
 	testkit.Must(w.t, w.api.Create(w.t.Context(), rails))
 }
@@ -101,9 +104,14 @@ func (w *scope) createGuardrails(keys ...v1alpha1.DomainKey) {
 // setMode changes the mode, and returns when it is in force.
 func (w *scope) setMode(mode v1alpha1.Mode) {
 	w.t.Helper()
-	rails := &v1alpha1.Guardrails{ObjectMeta: metav1.ObjectMeta{Name: v1alpha1.GuardrailsName}}
-	testkit.Must(w.t, w.api.Patch(w.t.Context(), rails, client.RawPatch(types.MergePatchType, fmt.Appendf(nil, `{"spec":{"mode":%q}}`, mode))))
+	w.patchGuardrails(`{"spec":{"mode":%q}}`, mode)
 	w.guardrails("mode "+string(mode), func(s v1alpha1.GuardrailsStatus) bool { return s.Mode == mode })
+}
+
+func (w *scope) patchGuardrails(patch string, args ...any) {
+	w.t.Helper()
+	rails := &v1alpha1.Guardrails{ObjectMeta: metav1.ObjectMeta{Name: v1alpha1.GuardrailsName}}
+	testkit.Must(w.t, w.api.Patch(w.t.Context(), rails, client.RawPatch(types.MergePatchType, fmt.Appendf(nil, patch, args...))))
 }
 
 // guardrails waits for a status of the guardrails.
@@ -124,10 +132,15 @@ func (w *scope) guardrails(what string, is func(v1alpha1.GuardrailsStatus) bool)
 
 func testWrongDetector(w *scope) {
 	nodes := w.createNodes(testbed.Nodes{Count: 10})
-	controller := w.start(install.Options{})
+	// There is no object: the defaults apply in the mode of the flag.
+	controller := w.start(install.Options{Args: []string{alone, "--default-mode=Observe"}})
 	w.createSet("disk")
 	w.makeUnhealthy(nodes)
-	w.counts(w.key("disk"), 0, 4) // there is no object: the defaults apply
+	w.hasStatus("disk", saysOf(nodes[0], "OnHold", "there is no Guardrails cluster, and --default-mode is Observe"))
+	w.counts(w.key("disk"), 0, 0)
+	w.kill(controller)
+	controller = w.start(install.Options{})
+	w.counts(w.key("disk"), 0, 4)
 	w.createGuardrails()
 	status := w.guardrails("6 held nodes", func(s v1alpha1.GuardrailsStatus) bool {
 		return s.Unschedulable == 4 && s.Held == 6 && s.Unhealthy == 10
@@ -138,14 +151,17 @@ func testWrongDetector(w *scope) {
 	testkit.Check(w.t, strings.HasPrefix(strings.Join(strings.Fields(columns), " "), "cluster Enforce 10 10 0 6 maxUnschedulable (4 of 4) holds 6 "), "kubectl prints %s", columns)
 
 	w.kill(controller)
-	w.start(install.Options{Args: []string{alone}})
+	controller = w.start(install.Options{Args: []string{alone}})
 	w.guardrails("6 held nodes", func(s v1alpha1.GuardrailsStatus) bool { return s.Held == 6 })
 
-	// While everything is paused, two nodes recover: no other node takes their place.
+	// While everything is paused, the controller restarts and two nodes recover: no other node takes
+	// their place.
 	w.setMode(v1alpha1.Paused)
 	paused := time.Now()
+	w.kill(controller)
 	tainted := w.tainted(w.key("disk"))
 	w.recover(tainted[:2])
+	w.start(install.Options{Args: []string{alone}})
 	w.guardrails("2 closed nodes", func(s v1alpha1.GuardrailsStatus) bool {
 		return s.Unschedulable == 2 && s.Unhealthy == 8 && s.Held == 6
 	})
@@ -163,7 +179,7 @@ func testWrongDetector(w *scope) {
 // nodes.
 func testPoliciesTogether(w *scope) {
 	nodes := w.checked(testbed.Nodes{Count: 9}, atMost("100%"))
-	w.start(install.Options{})
+	controller := w.start(install.Options{})
 	w.createGuardrails()
 	w.guardrails("9 nodes", func(s v1alpha1.GuardrailsStatus) bool { return s.Nodes == 9 })
 	w.createSet("kernel", effect(corev1.TaintEffectNoExecute), func(s *v1alpha1.ConditionSetSpec) {
@@ -180,7 +196,84 @@ func testPoliciesTogether(w *scope) {
 	status := w.guardrails("5 held nodes", func(s v1alpha1.GuardrailsStatus) bool { return s.InTreatment == 4 && s.Held == 5 })
 	at := slices.IndexFunc(status.Rails, func(r v1alpha1.RailStatus) bool { return r.Name == "maxInTreatment" })
 	testkit.Equal(w.t, "the rail", v1alpha1.RailStatus{Name: "maxInTreatment", Limit: 4, Used: 4, Held: 5}, status.Rails[at])
+	for _, rail := range status.Rails {
+		if rail.Name == "lastNode" {
+			continue // it has no number
+		}
+		for metric, n := range map[string]int32{"limit": rail.Limit, "used": rail.Used, "held": rail.Held} {
+			w.HasMetric(w.t, controller.Metrics, fmt.Sprintf("autohealer_guardrail_%s{domain=%q,rail=%q} %d", metric, rail.Domain, rail.Name, n))
+		}
+	}
 	testkit.Same(w.t, w.treated(), 1, "remediated nodes")
+
+	// A recovered node frees a place. Nothing takes it in mode Observe, nor while enforce does not list
+	// the stage; the taints stay.
+	w.setMode(v1alpha1.Observe)
+	w.setCondition(nodes[0], "KernelDeadlock", corev1.ConditionFalse)
+	w.counts(w.key("kernel"), 2, 0)
+	w.hasCheckStatus("check", row(w.waiting(nodes[3:]), "OnHold", "Guardrails cluster has mode Observe"))
+	w.patchGuardrails(`{"spec":{"mode":"Enforce","enforce":["Taint","Repair"]}}`)
+	w.hasCheckStatus("check", row(w.waiting(nodes[3:]), "OnHold", "Guardrails cluster does not enforce Remediate"))
+	w.counts(w.key("kernel"), 2, 0)
+	testkit.Same(w.t, w.treated(), 1, "remediated nodes")
+	w.patchGuardrails(`{"spec":{"enforce":["Remediate"]}}`)
+	w.guardrails("another node in treatment", func(s v1alpha1.GuardrailsStatus) bool { return s.InTreatment == 4 })
+	testkit.Same(w.t, w.treated(), 2, "remediated nodes")
+	w.counts(w.key("kernel"), 2, 0)
+	w.noneRemediated(nodes)
+}
+
+// noneRemediated has all nodes recover, because nodes that are deleted in treatment count in the next
+// parts.
+func (w *scope) noneRemediated(nodes []string) {
+	w.t.Helper()
+	w.recover(nodes)
+	w.eventually("no remediated nodes", func() error {
+		if n := w.treated(); n > 0 {
+			return fmt.Errorf("%d nodes are remediated", n)
+		}
+		return nil
+	})
+}
+
+// waiting returns the first of the nodes that is not remediated.
+func (w *scope) waiting(nodes []string) string {
+	w.t.Helper()
+	at := slices.IndexFunc(nodes, func(node string) bool { return w.triesNow(node) == nil })
+	testkit.Require(w.t, at >= 0, "all of %s are remediated", nodes)
+	return nodes[at]
+}
+
+// testTopologyAndPace has unhealthy nodes in two zones. One node of a zone may be in treatment, and
+// two treatments more may begin in an hour.
+func testTopologyAndPace(w *scope) {
+	nodes := w.checked(testbed.Nodes{Count: 8, Zones: []string{"a", "b"}}, atMost("100%"))
+	w.start(install.Options{})
+	w.createGuardrails()
+	w.patchGuardrails(`{"spec":{"pace":{"period":"1h"},"topology":[{"key":%q,"max":"49%%"}]}}`, corev1.LabelTopologyZone)
+	// Treatments of earlier parts count.
+	status := w.guardrails("8 nodes", func(s v1alpha1.GuardrailsStatus) bool { return s.Nodes == 8 })
+	before := status.Rails[slices.IndexFunc(status.Rails, func(r v1alpha1.RailStatus) bool { return r.Name == "pace" })].Used
+	w.patchGuardrails(`{"spec":{"pace":{"max":%d}}}`, before+2)
+	has := func(rail string, domain string, limit, used, held int32) func(v1alpha1.GuardrailsStatus) bool {
+		return func(s v1alpha1.GuardrailsStatus) bool {
+			return slices.Contains(s.Rails, v1alpha1.RailStatus{Name: rail, Domain: domain, Limit: limit, Used: used, Held: held})
+		}
+	}
+	zone := []string{nodes[0], nodes[2], nodes[4]}
+	w.makeUnhealthy(zone)
+	w.guardrails("two held nodes of the zone", has("topology", corev1.LabelTopologyZone+"=a", 1, 1, 2))
+	testkit.Same(w.t, w.treated(), 1, "remediated nodes")
+	w.setCondition(nodes[1], "Unhealthy", corev1.ConditionTrue) // in the other zone
+	w.tries(nodes[1], "quick")
+
+	first := zone[slices.IndexFunc(zone, func(node string) bool { return w.triesNow(node) != nil })]
+	w.setCondition(first, "Unhealthy", corev1.ConditionFalse)
+	w.guardrails("two nodes held by the pace", has("pace", "", before+2, before+2, 2))
+	testkit.Same(w.t, w.treated(), 1, "remediated nodes")
+	w.patchGuardrails(`{"spec":{"pace":{"max":%d}}}`, before+3)
+	w.guardrails("one node more in treatment", has("topology", corev1.LabelTopologyZone+"=a", 1, 1, 1))
+	w.noneRemediated(nodes)
 }
 
 // testZoneFails has a zone whose nodes are all unhealthy, and a node of another zone.
@@ -200,9 +293,7 @@ func testZoneFails(w *scope) {
 
 	release := func(until string) {
 		w.t.Helper()
-		rails := &v1alpha1.Guardrails{ObjectMeta: metav1.ObjectMeta{Name: v1alpha1.GuardrailsName}}
-		patch := fmt.Appendf(nil, `{"metadata":{"annotations":{%q:%q}}}`, v1alpha1.ReleaseHoldAnnotation, until)
-		testkit.Must(w.t, w.api.Patch(w.t.Context(), rails, client.RawPatch(types.MergePatchType, patch)))
+		w.patchGuardrails(`{"metadata":{"annotations":{%q:%q}}}`, v1alpha1.ReleaseHoldAnnotation, until)
 	}
 	release("for ever")
 	w.guardrails("the problem of the annotation", func(s v1alpha1.GuardrailsStatus) bool {
@@ -218,6 +309,7 @@ func testZoneFails(w *scope) {
 // The controller restarts in between.
 func testAttempts(w *scope) {
 	w.createGuardrails()
+	w.patchGuardrails(`{"spec":{"maxAttempts":{"limit":3}}}`)
 	nodes := w.checked(testbed.Nodes{Count: 6}, atMost("100%"))
 	controller := w.start(install.Options{Args: []string{alone}})
 	isGivenUp := func(node string, all int32) {

@@ -1,6 +1,8 @@
 package pools
 
 import (
+	"errors"
+	"strings"
 	"testing"
 
 	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
@@ -10,17 +12,30 @@ import (
 	"github.com/resourcestack/autohealer/internal/testkit"
 )
 
-// TestAttempts has a pool in which a detector flags every new node. After three replacements the
-// controller gives up, although it is killed in between.
+// TestAttempts has a pool in which a detector flags every new node. Nothing is replaced before the
+// Guardrails enforce repairs. After three replacements the controller gives up, although it is killed
+// in between.
 func TestAttempts(t *testing.T) {
 	t.Parallel()
 	w := newFixture(t, karpenter.Config{})
-	testkit.Value(w.Kubectl(t.Context(), "patch", "guardrails", v1alpha1.GuardrailsName, "--type=merge", "-p", `{"spec":{"maxAttempts":{"limit":3,"window":"24h"}}}`)).Must(t)
+	patch := func(spec string) {
+		testkit.Value(w.Kubectl(t.Context(), "patch", "guardrails", v1alpha1.GuardrailsName, "--type=merge", "-p", `{"spec":`+spec+`}`)).Must(t)
+	}
+	patch(`{"maxAttempts":{"limit":3,"window":"24h"},"enforce":["Taint","Remediate"]}`)
 	c := w.Start(t, install.Options{Args: []string{alone}})
 	p := w.createFilledPool(t, karpenter.Pool{Name: "flagged", Spec: object{"repair": repair("1s"), "disruption": budgets("100%")}}, 1)
 	for try := range 3 {
 		bad := p.names()
 		p.makeUnhealthy(bad...)
+		if try == 0 {
+			p.hasStatus("nodepool-flagged", func(s v1alpha1.RepairPolicyStatus) error {
+				if len(s.UnhealthyNodes) != 1 || !strings.Contains(s.UnhealthyNodes[0].Message, "Guardrails cluster does not enforce Repair") {
+					return errors.New("the unhealthy node is not held by enforce")
+				}
+				return nil
+			})
+			patch(`{"enforce":["Repair"]}`)
+		}
 		p.gone(bad...)
 		if try == 1 {
 			testkit.Must(t, c.Kill())
