@@ -61,7 +61,7 @@ var importRules = []importRule{
 	{"internal/finding", outside("internal/finding", "catalog"), "detectors and the reporter share these types only; merging findings needs neither the node nor the cluster"},
 	{"internal/kubeapi", anyOf("internal/probe", "k8s.io", "sigs.k8s.io"), "the agent has its own client, which is small"},
 	{"internal/intake", anyOf("internal/probe", "internal/report"), "probe, intake and report meet only in the agent's main"},
-	{"internal/intake", outside("internal/intake", "internal/finding", "internal/format", "internal/spelling", "catalog", "problem", "golang.org/x/sys"),
+	{"internal/intake", outside("internal/intake", "internal/finding", "internal/format", "internal/spelling", "internal/times", "catalog", "problem", "golang.org/x/sys"),
 		"every process on the node may connect to the intake, so it has few dependencies and no access to the cluster"},
 	{"internal/report", anyOf("internal/probe", "internal/intake"), "probe, intake and report meet only in the agent's main"},
 	{"internal/report", outside("internal/report", "internal/kubeapi", "internal/finding", "internal/text", "internal/times", "catalog", "go.yaml.in/yaml"),
@@ -140,6 +140,10 @@ func anyOf(paths ...string) func(string) bool {
 	}
 }
 
+// siblings are folders whose packages know each other through interfaces only: a kind of policy and a
+// kind of treatment can be added and removed alone.
+var siblings = []string{"internal/policy", "internal/treatment"}
+
 // appliesTo reports whether the rule is about a package.
 func (r importRule) appliesTo(p pkg) bool {
 	path, isTree := strings.CutSuffix(r.path, "/")
@@ -190,6 +194,13 @@ func TestImportRules(t *testing.T) {
 			checked++
 			for _, dep := range rule.violations(p) {
 				t.Errorf("%s depends on %s: %s", p.path(), dep, rule.why)
+			}
+		}
+		for _, folder := range siblings {
+			for _, dep := range p.Deps {
+				if anyOf(folder)(p.ImportPath) && anyOf(folder)(dep) && !anyOf(p.ImportPath)(dep) {
+					t.Errorf("%s depends on %s: packages of %s do not know each other", p.path(), dep, folder)
+				}
 			}
 		}
 		if strings.HasPrefix(p.path(), "cmd/") && p.path() != "cmd/demo" {

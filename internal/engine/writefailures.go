@@ -36,7 +36,7 @@ func RetryDelay(tries int) time.Duration {
 // growingDelay returns a randomized delay that doubles with every try, from about first up to
 // last.
 func growingDelay(tries int, first, last time.Duration, random func(time.Duration) time.Duration) time.Duration {
-	wait := min(first<<min(tries-1, 10), last)
+	wait := times.Backoff(tries, first, last)
 	return wait/2 + random(wait/2)
 }
 

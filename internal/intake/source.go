@@ -9,6 +9,7 @@ import (
 	"github.com/resourcestack/autohealer/catalog"
 	"github.com/resourcestack/autohealer/internal/finding"
 	"github.com/resourcestack/autohealer/internal/format"
+	"github.com/resourcestack/autohealer/internal/times"
 	"github.com/resourcestack/autohealer/problem"
 )
 
@@ -111,7 +112,7 @@ func (src *sourceState) publish(r *finding.Report, now time.Time) {
 		case turns && known && current.Since.Before(was.Since):
 			current.Since = now // the state during a silence is unknown
 		}
-		current.Since = earlier(current.Since, now)
+		current.Since = times.Min(current.Since, now)
 		src.published[kind] = current
 		r.Conditions = append(r.Conditions, current)
 		if known && (turns || current.Reason != was.Reason) || !known && current.Status == catalog.True {
@@ -123,13 +124,6 @@ func (src *sourceState) publish(r *finding.Report, now time.Time) {
 			r.Events = append(r.Events, current.Changed(id, was.Status, at))
 		}
 	}
-}
-
-func earlier(a, b time.Time) time.Time {
-	if a.Before(b) {
-		return a
-	}
-	return b
 }
 
 // conditionFor returns a condition as it should be published.

@@ -10,6 +10,7 @@ import (
 
 	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
 	"github.com/resourcestack/autohealer/internal/dialect"
+	"github.com/resourcestack/autohealer/internal/text"
 	"github.com/resourcestack/autohealer/internal/triage"
 )
 
@@ -27,7 +28,7 @@ func ConditionSet(set *v1alpha1.ConditionSet) (triage.Rule, error) {
 func conditionSet(name string, spec v1alpha1.ConditionSetSpec) (triage.Rule, error) {
 	switch {
 	case spec.Unreadable != "":
-		return triage.Rule{}, &triage.FieldError{Field: "spec", Problem: "cannot be read: " + truncate(spec.Unreadable, 3*maxValueLength) + "; what is wanted is told by kubectl explain conditionset.spec"}
+		return triage.Rule{}, &triage.FieldError{Field: "spec", Problem: "cannot be read: " + text.Shorten(spec.Unreadable, 3*maxValueLength, "...") + "; what is wanted is told by kubectl explain conditionset.spec"}
 	case spec.Type == "":
 		return triage.Rule{}, &triage.FieldError{Field: "spec.type", Problem: "a set needs a type that names the combination, for example KubeletContainerRuntimeUnhealthy"}
 	case len(spec.Type) > v1alpha1.MaxTypeLength || !typePattern.MatchString(spec.Type):
@@ -77,13 +78,6 @@ func shortenValue(err error) error {
 		return err
 	}
 	short := *field
-	short.Value = truncate(field.Value, maxValueLength)
+	short.Value = text.Shorten(field.Value, maxValueLength, "...")
 	return &short
-}
-
-func truncate(text string, longest int) string {
-	if runes := []rune(text); len(runes) > longest {
-		return string(runes[:longest]) + "..."
-	}
-	return text
 }

@@ -200,7 +200,7 @@ func TestConditionSetRefuses(t *testing.T) {
 		{"a spec that cannot be read", func(s *v1alpha1.ConditionSetSpec) { s.Unreadable = "it is a number" }, "spec", "", "cannot be read: it is a number"},
 		{"no type", func(s *v1alpha1.ConditionSetSpec) { s.Type = "" }, "spec.type", "", "needs a type"},
 		{"an invalid type", func(s *v1alpha1.ConditionSetSpec) { s.Type = "the kubelet is unhealthy" }, "spec.type", "the kubelet is unhealthy", "want a name"},
-		{"a type that is too long", func(s *v1alpha1.ConditionSetSpec) { s.Type = strings.Repeat("x", 317) }, "spec.type", strings.Repeat("x", 100) + "...", "want a name"},
+		{"a type that is too long", func(s *v1alpha1.ConditionSetSpec) { s.Type = strings.Repeat("x", 317) }, "spec.type", strings.Repeat("x", 97) + "...", "want a name"},
 		{"too many conditions", func(s *v1alpha1.ConditionSetSpec) {
 			for i := range 31 {
 				s.Conditions["C"+strconv.Itoa(i)] = v1alpha1.SetCondition{Status: "True"}
@@ -230,7 +230,7 @@ func TestConditionSetRefuses(t *testing.T) {
 
 		{"a value that is too long", func(s *v1alpha1.ConditionSetSpec) {
 			s.Conditions["B"] = v1alpha1.SetCondition{Status: v1alpha1.ConditionStatus(long)}
-		}, "spec.conditions[B].status", strings.Repeat("ä", 100) + "...", "True, False or Unknown"},
+		}, "spec.conditions[B].status", strings.Repeat("ä", 48) + "...", "True, False or Unknown"},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {

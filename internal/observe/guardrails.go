@@ -7,6 +7,7 @@ import (
 
 	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
 	"github.com/resourcestack/autohealer/internal/dialect"
+	"github.com/resourcestack/autohealer/internal/text"
 	"github.com/resourcestack/autohealer/internal/triage"
 )
 
@@ -25,7 +26,7 @@ func compileGuardrails(name string, spec v1alpha1.GuardrailsSpec) (dialect.Rails
 	failure := spec.CorrelatedFailure
 	switch {
 	case spec.Unreadable != "":
-		return dialect.Rails{}, &triage.FieldError{Field: "spec", Problem: "cannot be read: " + truncate(spec.Unreadable, 3*maxValueLength) + "; what is wanted is told by kubectl explain guardrails.spec"}
+		return dialect.Rails{}, &triage.FieldError{Field: "spec", Problem: "cannot be read: " + text.Shorten(spec.Unreadable, 3*maxValueLength, "...") + "; what is wanted is told by kubectl explain guardrails.spec"}
 	case len(spec.Topology) > v1alpha1.MaxDomainKeys:
 		return dialect.Rails{}, tooMany("spec.topology", len(spec.Topology))
 	case len(failure.Keys) > v1alpha1.MaxDomainKeys:

@@ -15,6 +15,7 @@ import (
 	"github.com/resourcestack/autohealer/api/remediation/v1alpha1"
 	"github.com/resourcestack/autohealer/internal/dialect"
 	"github.com/resourcestack/autohealer/internal/remediation"
+	"github.com/resourcestack/autohealer/internal/text"
 	"github.com/resourcestack/autohealer/internal/triage"
 )
 
@@ -29,7 +30,7 @@ func NodeHealthCheck(check *v1alpha1.NodeHealthCheck) (triage.Rule, error) {
 func nodeHealthCheck(name string, annotations map[string]string, spec v1alpha1.NodeHealthCheckSpec) (triage.Rule, error) {
 	switch {
 	case spec.Unreadable != "":
-		return triage.Rule{}, &triage.FieldError{Field: "spec", Problem: "cannot be read: " + truncate(spec.Unreadable, 3*maxValueLength) + "; what is wanted is told by kubectl explain nodehealthcheck.spec"}
+		return triage.Rule{}, &triage.FieldError{Field: "spec", Problem: "cannot be read: " + text.Shorten(spec.Unreadable, 3*maxValueLength, "...") + "; what is wanted is told by kubectl explain nodehealthcheck.spec"}
 	case spec.UnhealthyConditions != nil && len(spec.UnhealthyConditions) == 0:
 		// A user who removed all conditions wanted no remediation, not the default one.
 		return triage.Rule{}, &triage.FieldError{Field: "spec.unhealthyConditions", Problem: "want at least one condition; without the field it is Ready False or Unknown for 300s"}

@@ -215,7 +215,7 @@ func TestNodeHealthCheckNamesTheInvalidField(t *testing.T) {
 		}, second + "timeout", "59s", ""},
 		{"an invalid timeout", func(s *v1alpha1.NodeHealthCheckSpec) { s.EscalatingRemediations[1].Timeout = "long" }, second + "timeout", "long", "duration"},
 		{"a value that is too long", conditions(v1alpha1.UnhealthyCondition{Type: "A", Status: corev1.ConditionStatus(strings.Repeat("ä", 1000)), Duration: "1s"}),
-			"spec.unhealthyConditions[0].status", strings.Repeat("ä", 100) + "...", "True, False or Unknown"},
+			"spec.unhealthyConditions[0].status", strings.Repeat("ä", 48) + "...", "True, False or Unknown"},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
 	"github.com/resourcestack/autohealer/internal/dialect"
+	"github.com/resourcestack/autohealer/internal/text"
 	"github.com/resourcestack/autohealer/internal/triage"
 )
 
@@ -148,7 +149,7 @@ func disabledReason(spec *v1alpha1.RepairSpec) string {
 func validateBlock(spec *v1alpha1.RepairSpec) error {
 	switch {
 	case spec.Unreadable != "":
-		return &triage.FieldError{Field: "repair", Problem: "cannot be read: " + truncate(spec.Unreadable, 3*maxValueLength) + "; what is wanted is told by kubectl explain repairpolicy.spec.repair"}
+		return &triage.FieldError{Field: "repair", Problem: "cannot be read: " + text.Shorten(spec.Unreadable, 3*maxValueLength, "...") + "; what is wanted is told by kubectl explain repairpolicy.spec.repair"}
 	case len(spec.Policies) > v1alpha1.MaxRepairConditions:
 		return &triage.FieldError{Field: "repair.policies", Value: strconv.Itoa(len(spec.Policies)), Problem: fmt.Sprintf("a block has at most %d policies", v1alpha1.MaxRepairConditions)}
 	}

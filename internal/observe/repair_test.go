@@ -271,7 +271,7 @@ func TestRepairNamesTheInvalidField(t *testing.T) {
 		{"a crowd of policies", func(s *v1alpha1.RepairSpec) { s.Policies = make([]v1alpha1.ConditionRepair, 65) }, "spec.repair.policies", "65", "at most 64"},
 		{"a policy without a condition", first(func(p *v1alpha1.ConditionRepair) { p.ConditionType = "" }), policy + "conditionType", "", "condition type"},
 		{"a condition and its status", first(func(p *v1alpha1.ConditionRepair) { p.ConditionType = "Ready=False" }), policy + "conditionType", "Ready=False", "alone"},
-		{"a condition without an end", first(func(p *v1alpha1.ConditionRepair) { p.ConditionType = strings.Repeat("x", 317) }), policy + "conditionType", strings.Repeat("x", 100) + "...", "316"},
+		{"a condition without an end", first(func(p *v1alpha1.ConditionRepair) { p.ConditionType = strings.Repeat("x", 317) }), policy + "conditionType", strings.Repeat("x", 97) + "...", "316"},
 		{"no toleration", first(func(p *v1alpha1.ConditionRepair) { p.Toleration = "" }), policy + "toleration", "", "duration"},
 		{"an invalid toleration", first(func(p *v1alpha1.ConditionRepair) { p.Toleration = "long" }), policy + "toleration", "long", "duration"},
 		{"a negative toleration", first(func(p *v1alpha1.ConditionRepair) { p.Toleration = "-1m" }), policy + "toleration", "-1m", "negative"},

@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
+	"github.com/resourcestack/autohealer/internal/text"
 	"github.com/resourcestack/autohealer/internal/triage"
 )
 
@@ -38,7 +39,7 @@ func AnnotatedMode(annotations map[string]string) (s Switches) {
 	case v1alpha1.PolicyObserve:
 		s.Observe = true
 	default:
-		s.Problem = fmt.Sprintf("metadata.annotations[%s]: %q: want Enforce or Observe; nothing new starts until it is corrected", v1alpha1.ModeAnnotation, truncate(mode, maxValueLength))
+		s.Problem = fmt.Sprintf("metadata.annotations[%s]: %q: want Enforce or Observe; nothing new starts until it is corrected", v1alpha1.ModeAnnotation, text.Shorten(mode, maxValueLength, "..."))
 	}
 	return s
 }
@@ -52,7 +53,7 @@ func PausedBy(annotations map[string]string) string {
 	case reason == "" || reason == "true":
 		return paused
 	default:
-		return paused + ": " + truncate(reason, maxValueLength)
+		return paused + ": " + text.Shorten(reason, maxValueLength, "...")
 	}
 }
 
@@ -79,5 +80,5 @@ func ValidateMode(mode v1alpha1.PolicyMode) error {
 	case "", v1alpha1.PolicyEnforce, v1alpha1.PolicyObserve:
 		return nil
 	}
-	return &triage.FieldError{Field: "spec.mode", Value: truncate(string(mode), maxValueLength), Problem: "want Enforce or Observe"}
+	return &triage.FieldError{Field: "spec.mode", Value: text.Shorten(string(mode), maxValueLength, "..."), Problem: "want Enforce or Observe"}
 }

@@ -23,7 +23,7 @@ func TestAnnotationsSwitchAPolicy(t *testing.T) {
 		"it is paused with the word true":      {map[string]string{paused: "true"}, v1alpha1.Paused, triage.Rule{Hold: "paused by annotation"}},
 		"it is not paused with the word false": {map[string]string{paused: "false"}, v1alpha1.Enforce, triage.Rule{}},
 		"it is paused for a reason":            {map[string]string{paused: "Anna tests the new image"}, v1alpha1.Paused, triage.Rule{Hold: "paused by annotation: Anna tests the new image"}},
-		"it is paused for a long reason":       {map[string]string{paused: strings.Repeat("x", 101)}, v1alpha1.Paused, triage.Rule{Hold: "paused by annotation: " + strings.Repeat("x", 100) + "..."}},
+		"it is paused for a long reason":       {map[string]string{paused: strings.Repeat("x", 101)}, v1alpha1.Paused, triage.Rule{Hold: "paused by annotation: " + strings.Repeat("x", 97) + "..."}},
 		"it acts explicitly":                   {map[string]string{mode: "Enforce"}, v1alpha1.Enforce, triage.Rule{}},
 		"it observes":                          {map[string]string{mode: "Observe"}, v1alpha1.Observe, triage.Rule{DryRun: true}},
 		"it observes and is paused":            {map[string]string{mode: "Observe", paused: ""}, v1alpha1.Observe, triage.Rule{DryRun: true, Hold: "paused by annotation"}},

@@ -3,6 +3,8 @@ package repairblock
 import (
 	"errors"
 	"time"
+
+	"github.com/resourcestack/autohealer/internal/times"
 )
 
 const (
@@ -16,9 +18,9 @@ const (
 
 // backoff is the backoff of an operation that failed. The zero value allows it at once.
 type backoff struct {
-	at     time.Time
-	wait   time.Duration // the last delay
-	isTold bool
+	at       time.Time
+	failures int // in a row
+	isTold   bool
 }
 
 // errEarly says that it is too early to retry.
@@ -39,8 +41,8 @@ func (t *backoff) note(now time.Time, err error) time.Time {
 	case err == nil:
 		*t = backoff{}
 	case !errors.Is(err, errEarly):
-		t.wait = min(max(2*t.wait, firstRetry), longestRetry)
-		t.at = now.Add(t.wait)
+		t.failures++
+		t.at = now.Add(times.Backoff(t.failures, firstRetry, longestRetry))
 	}
 	return t.at
 }

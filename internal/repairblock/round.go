@@ -245,7 +245,7 @@ func (k *Store) storeRevisions(ctx context.Context, revisions map[types.UID]pool
 	switch {
 	case err == nil && was.isTold:
 		k.cfg.Logger.Info("repair blocks stored again")
-	case err == nil || was.isTold || errors.Is(err, errChanged) && was.wait == 0: // the next round handles it
+	case err == nil || was.isTold || errors.Is(err, errChanged) && was.failures == 0: // the next round handles it
 	default:
 		k.writeBackoff.isTold = true
 		k.cfg.Logger.Error("repair blocks not stored: a new leader will not know them while the schema is missing",

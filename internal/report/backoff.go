@@ -1,6 +1,10 @@
 package report
 
-import "time"
+import (
+	"time"
+
+	"github.com/resourcestack/autohealer/internal/times"
+)
 
 const (
 	minBackoffWait = 500 * time.Millisecond
@@ -21,8 +25,8 @@ func (p *backoff) fail(now time.Time, most time.Duration, random func() float64)
 	if p.failures == 0 {
 		p.began = now
 	}
-	wait := min(minBackoffWait<<min(p.failures, 16), most)
 	p.failures++
+	wait := times.Backoff(p.failures, minBackoffWait, most)
 	p.pause(now, wait/10+time.Duration(random()*float64(wait-wait/10)))
 }
 
@@ -30,7 +34,7 @@ func (p *backoff) fail(now time.Time, most time.Duration, random func() float64)
 // permissions usually stay missing. But they may be granted shortly after the agent starts,
 // and an API server that has just started may not know them yet.
 func (p *backoff) failForbidden(now time.Time, most time.Duration, random func() float64) {
-	if minBackoffWait<<min(p.failures, 16) < most {
+	if times.Backoff(p.failures+1, minBackoffWait, most) < most {
 		p.fail(now, most, random)
 		return
 	}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/resourcestack/autohealer/catalog"
 	"github.com/resourcestack/autohealer/internal/finding"
+	"github.com/resourcestack/autohealer/internal/text"
 )
 
 const (
@@ -33,7 +34,7 @@ type condition struct {
 
 func toCondition(c finding.Condition, now time.Time) condition {
 	return condition{
-		status: c.Shown(), reason: cut(c.Reason, LongestReason), message: cut(c.Message, LongestMessage),
+		status: c.Shown(), reason: text.Message(c.Reason, LongestReason), message: text.Message(c.Message, LongestMessage),
 		since: validTime(c.Since, now).Unix(),
 	}
 }

@@ -22,6 +22,8 @@ import (
 	"github.com/resourcestack/autohealer/internal/format/golden"
 	"github.com/resourcestack/autohealer/internal/kubeapi"
 	"github.com/resourcestack/autohealer/internal/testkit"
+	"github.com/resourcestack/autohealer/internal/text"
+	"github.com/resourcestack/autohealer/internal/times"
 )
 
 // story drives a core and a fake API server with its own clock.
@@ -322,7 +324,7 @@ func TestCoreWritesNewestStateAndAccountsForEveryEvent(t *testing.T) {
 			if _, yielded := counts.Yielded[kind]; yielded || kind == "Ready" {
 				continue
 			}
-			if row["status"] != string(c.Status) || row["reason"] != cut(c.Reason, LongestReason) || row["message"] != cut(c.Message, LongestMessage) {
+			if row["status"] != string(c.Status) || row["reason"] != text.Message(c.Reason, LongestReason) || row["message"] != text.Message(c.Message, LongestMessage) {
 				t.Fatalf("%s is %v, want %+v", kind, row, c)
 			}
 		}
@@ -387,20 +389,10 @@ func TestBackoffGrowsToItsMaximumAndIsNeverZero(t *testing.T) {
 		for i := range 40 {
 			p.fail(now, maxBackoffWait, func() float64 { return random })
 			wait := p.until.Sub(now)
-			most := min(minBackoffWait<<min(i, 16), maxBackoffWait)
+			most := times.Backoff(i+1, minBackoffWait, maxBackoffWait)
 			testkit.Check(t, wait <= most && wait >= most/10, "waits %s after %d failures", wait, i+1)
 		}
 	}
-}
-
-func TestCutKeepsRunesWhole(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		text := string(rapid.SliceOfN(rapid.Byte(), 0, 60).Draw(t, "bytes")) + rapid.String().Draw(t, "text")
-		most := rapid.IntRange(3, 50).Draw(t, "most")
-		got := cut(text, most)
-		testkit.Require(t, len(got) <= most && utf8.ValidString(got), "%q has %d bytes", got, len(got))
-		testkit.Require(t, len(text) > most || !utf8.ValidString(text) || got == text, "%q became %q", text, got)
-	})
 }
 
 func TestNames(t *testing.T) {

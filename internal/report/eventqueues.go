@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/resourcestack/autohealer/internal/finding"
+	"github.com/resourcestack/autohealer/internal/text"
 	"github.com/resourcestack/autohealer/internal/times"
 )
 
@@ -56,7 +57,7 @@ func (w *queuedEvent) message() string {
 	if w.merged > 0 {
 		more = fmt.Sprintf(" (and %d more since %s)", w.merged, w.since.UTC().Format("15:04:05Z"))
 	}
-	return cut(w.Message, LongestMessage-len(more)) + more
+	return text.Message(w.Message, LongestMessage-len(more)) + more
 }
 
 // count returns how many Events this Event stands for, including itself.
@@ -105,7 +106,7 @@ func newEventQueues(counts *Counts) eventQueues {
 
 // add queues an Event.
 func (l *eventQueues) add(now time.Time, source string, found finding.Event) {
-	found.Message, found.Reason = cut(found.Message, LongestMessage), cut(found.Reason, LongestReason)
+	found.Message, found.Reason = text.Message(found.Message, LongestMessage), text.Message(found.Reason, LongestReason)
 	found.Time = validTime(found.Time, now)
 	l.counts.EventsTaken++
 	l.queued++

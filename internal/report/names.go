@@ -63,7 +63,7 @@ func sourceName(monitor string) string {
 	if monitor == "" || slices.Contains(otherComponents, monitor) {
 		monitor = strings.TrimSuffix(FieldManager+"/"+monitor, "/")
 	}
-	return cut(monitor, maxNameLength)
+	return text.Message(monitor, maxNameLength)
 }
 
 // LeaseName returns the name of the Lease of the agent on a node.
@@ -103,13 +103,6 @@ func shorten(name string) string {
 func digest(text string) string {
 	sum := sha256.Sum256([]byte(text))
 	return hex.EncodeToString(sum[:])
-}
-
-// cut shortens a text to at most the given number of bytes, without splitting a rune. It first
-// replaces invalid UTF-8, as the API server would. Otherwise the stored text would always
-// differ from the text that the agent wrote.
-func cut(message string, most int) string {
-	return text.Shorten(strings.ToValidUTF8(message, "\uFFFD"), most, "…")
 }
 
 // validTime returns t in UTC, or the fallback if t cannot be written as RFC 3339. A log line

@@ -33,6 +33,12 @@ func Shorten(text string, most int, ellipsis string) string {
 	return text[:end] + ellipsis
 }
 
+// Message shortens a message for the API server. It first replaces invalid UTF-8, as the API server
+// would. Otherwise the stored text would always differ from the text that was written.
+func Message(message string, most int) string {
+	return Shorten(strings.ToValidUTF8(message, "\uFFFD"), most, "…")
+}
+
 // WithoutDigits drops digits, so that texts that differ only in numbers and times are equal.
 func WithoutDigits(s string) string {
 	return strings.Map(func(r rune) rune {

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/resourcestack/autohealer/internal/times"
 	"github.com/resourcestack/autohealer/internal/triage"
 )
 
@@ -382,7 +383,7 @@ func (t *naiveCore) CallOff(now time.Time, node string, treatmentInFlight bool) 
 			if c.active && !takesSlot(p.facts, id) && (treatments || taints && !c.treatment) {
 				t.giveBack(c)
 				c.response, c.healthySince = response{}, time.Time{}
-				c.notBefore = earlier(c.notBefore, t.now)
+				c.notBefore = times.Min(c.notBefore, t.now)
 				t.saw["called off above the rails"]++
 			}
 		}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/resourcestack/autohealer/internal/naive"
+	"github.com/resourcestack/autohealer/internal/times"
 	"github.com/resourcestack/autohealer/internal/triage"
 )
 
@@ -309,7 +310,7 @@ func (t *naiveCore) Abandon(now time.Time, node string, id triage.RuleID, retry 
 			gives = false
 		}
 		if gives {
-			c.notBefore = earlier(c.notBefore, t.now) // it keeps its turn
+			c.notBefore = times.Min(c.notBefore, t.now) // it keeps its turn
 			if retry > 0 {
 				c.notBefore = t.now.Add(retry)
 			}
@@ -394,7 +395,7 @@ func (t *naiveCore) ResumeStorm(now time.Time, id triage.RuleID, calm time.Time)
 	t.advanceTo(now)
 	rule, known := t.rules[id]
 	if _, on := t.storms[id]; known && rule.Bound.Cooldown > 0 && !on {
-		t.storms[id] = earlier(calm, t.now)
+		t.storms[id] = times.Min(calm, t.now)
 		t.saw["storms resumed"]++
 	}
 	t.decide()
@@ -569,7 +570,7 @@ func (t *naiveCore) updateRecovery(p *nodeState, rule triage.Rule, c *ruleState,
 	case c.evaluated || shown.HealthySince.IsZero():
 		c.healthySince = t.now
 	default:
-		c.healthySince = later(earlier(shown.HealthySince, t.now), c.notMatchedSince)
+		c.healthySince = later(times.Min(shown.HealthySince, t.now), c.notMatchedSince)
 		t.saw["recoveries taken up from a note"]++
 	}
 	for _, condition := range groups(rule) {
@@ -645,7 +646,7 @@ func (t *naiveCore) updateClock(p *nodeState, rule triage.Rule, c *ruleState, co
 		}
 		clock = start{at: p.created}
 	case !c.evaluated && memory:
-		clock = start{at: earlier(remembered, t.now)}
+		clock = start{at: times.Min(remembered, t.now)}
 		t.saw["memories"]++
 		if row.Status != triage.Unknown && !row.Transition.IsZero() && row.Transition.Before(clock.at) {
 			t.saw["memories of a later start than the stamp's"]++
@@ -686,7 +687,7 @@ func (t *naiveCore) began(p *nodeState, row triage.Condition) (at time.Time, der
 		at = last
 		t.saw["transition times before the last healthy version"]++
 	}
-	return earlier(at, t.now), derivable
+	return times.Min(at, t.now), derivable
 }
 
 // syncResponse compares the known response with the facts.
@@ -2027,13 +2028,6 @@ func memoryOf(node triage.Node, id triage.RuleID, condition string) (time.Time, 
 		}
 	}
 	return time.Time{}, false
-}
-
-func earlier(a, b time.Time) time.Time {
-	if b.Before(a) {
-		return b
-	}
-	return a
 }
 
 func later(a, b time.Time) time.Time {

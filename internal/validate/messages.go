@@ -21,12 +21,7 @@ func field(conditionType, part string) string {
 	return "spec.conditions[" + truncate(conditionType) + "]" + part
 }
 
-func truncate(name string) string {
-	if runes := []rune(name); len(runes) > maxNameLength {
-		return string(runes[:maxNameLength]) + "..."
-	}
-	return name
-}
+func truncate(name string) string { return text.Shorten(name, maxNameLength, "...") }
 
 // shortList lists the first names.
 func shortList(names []string) string { return firstOf(names, len(names)) }

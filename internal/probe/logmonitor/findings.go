@@ -5,12 +5,13 @@ import (
 	"time"
 
 	"github.com/resourcestack/autohealer/internal/finding"
+	"github.com/resourcestack/autohealer/internal/times"
 )
 
 // recordMatch handles a match of a rule.
 func (m *Monitor) recordMatch(now time.Time, r *rule, e *entry, lines []byte) {
 	m.cachedState = nil
-	at := earlier(e.at, now)
+	at := times.Min(e.at, now)
 	m.expire(at)
 	if !r.countMatch(at) || r.found != nil {
 		return
@@ -40,7 +41,7 @@ func (m *Monitor) epoch(e *entry) string {
 // recordClear handles a match of a clearPattern.
 func (m *Monitor) recordClear(now time.Time, r *rule, e *entry) {
 	m.cachedState = nil
-	m.expire(earlier(e.at, now))
+	m.expire(times.Min(e.at, now))
 	r.times = nil
 	m.deactivate(r, e.at)
 }
@@ -91,13 +92,6 @@ func (m *Monitor) expire(at time.Time) {
 		}
 		m.deactivate(r, over)
 	}
-}
-
-func earlier(a, b time.Time) time.Time {
-	if b.Before(a) {
-		return b
-	}
-	return a
 }
 
 func later(a, b time.Time) time.Time {

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/resourcestack/autohealer/internal/probe/config"
+	"github.com/resourcestack/autohealer/internal/times"
 )
 
 // rule is a rule and its findings.
@@ -51,9 +52,9 @@ func (r *rule) countMatch(at time.Time) bool {
 
 // clampTimes corrects times that were stored while the clock was ahead.
 func (r *rule) clampTimes(now time.Time) {
-	r.last = earlier(r.last, now)
+	r.last = times.Min(r.last, now)
 	for i, at := range r.times {
-		r.times[i] = earlier(at, now)
+		r.times[i] = times.Min(at, now)
 	}
 }
 

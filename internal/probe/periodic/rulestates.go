@@ -9,6 +9,7 @@ import (
 	"github.com/resourcestack/autohealer/internal/finding"
 	"github.com/resourcestack/autohealer/internal/format"
 	"github.com/resourcestack/autohealer/internal/probe/config"
+	"github.com/resourcestack/autohealer/internal/text"
 )
 
 // notExamined is the reason of conditions whose first check takes too long.
@@ -80,7 +81,7 @@ func newRuleStates(cfg Config) *ruleStates {
 
 // record stores a result.
 func (b *ruleStates) record(now time.Time, r *rule, answer Result) {
-	answer.Message = shorten(answer.Message)
+	answer.Message = text.Message(answer.Message, finding.MaxMessage)
 	if answer.Reason == "" {
 		answer.Reason = r.Reason
 	}
@@ -227,3 +228,5 @@ func (b *ruleStates) report() finding.Report {
 	}
 	return report
 }
+
+func stamp(t time.Time) string { return strconv.FormatInt(t.UnixNano(), 10) }

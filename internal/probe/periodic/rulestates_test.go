@@ -9,7 +9,6 @@ import (
 	"strings"
 	"testing"
 	"time"
-	"unicode/utf8"
 
 	"pgregory.net/rapid"
 
@@ -247,15 +246,6 @@ func TestTheDecisiveRuleStaysTheSame(t *testing.T) {
 	})
 	t.Logf("the speaker changed %d times", changes)
 	testkit.Check(t, changes != 0, "this test looks at nothing")
-}
-
-func TestMessagesAreValidAndShort(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		text := strings.Repeat(string(rapid.SliceOfN(rapid.Byte(), 1, 50).Draw(t, "bytes")), rapid.IntRange(1, 50).Draw(t, "times"))
-		got := shorten(text)
-		testkit.Require(t, utf8.ValidString(got) && len(got) <= finding.MaxMessage, "%d bytes become %d: %q", len(text), len(got), got)
-		testkit.Require(t, !utf8.ValidString(text) || len(text) > finding.MaxMessage || got == text, "%q becomes %q", text, got)
-	})
 }
 
 // The stored state comes from a disk and may be anything.

@@ -7,6 +7,7 @@ import (
 
 	"github.com/resourcestack/autohealer/catalog"
 	"github.com/resourcestack/autohealer/internal/format"
+	"github.com/resourcestack/autohealer/internal/times"
 )
 
 // state is the stored form of ruleStates.
@@ -64,7 +65,7 @@ func (b *ruleStates) restore(now time.Time, text json.RawMessage) error {
 		}
 		if ok {
 			// The next state is compared with the stored one, even after a reboot.
-			c.current.Status, c.current.Reason, c.current.Message, c.current.Since = was.Status, was.Reason, was.Message, earlier(was.Since, now)
+			c.current.Status, c.current.Reason, c.current.Message, c.current.Since = was.Status, was.Reason, was.Message, times.Min(was.Since, now)
 		}
 		if rebooted && !c.SurvivesReboot {
 			continue
@@ -73,18 +74,9 @@ func (b *ruleStates) restore(now time.Time, text json.RawMessage) error {
 		for _, r := range c.rules {
 			was, ok := s.Rules[r.key]
 			if ok && was.Verdict == Unhealthy && !was.Since.IsZero() {
-				r.last, r.since = Result{Verdict: was.Verdict, Reason: was.Reason, Message: was.Message}, earlier(was.Since, now)
+				r.last, r.since = Result{Verdict: was.Verdict, Reason: was.Reason, Message: was.Message}, times.Min(was.Since, now)
 			}
 		}
 	}
 	return nil
-}
-
-// earlier returns the first of two times. A stored time in the future was written while the clock
-// was ahead.
-func earlier(a, b time.Time) time.Time {
-	if b.Before(a) {
-		return b
-	}
-	return a
 }
