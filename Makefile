@@ -203,7 +203,7 @@ check: generators ## Formatting, vet, linters and module files
 	@echo "check: vet"
 	@cd testbed && go vet ./etcd ./pause # golangci-lint runs vet in the other modules
 	@echo "check: import rules and package docs"
-	@go test -count=1 ./internal/archtest
+	@go test ./internal/archtest
 	@echo "check: go.mod and go.sum"
 	@# Not in testbed and tools: tidying these modules downloads the tests of many dependencies.
 	@go mod tidy -diff || { echo "go.mod is not tidy, run go mod tidy"; exit 1; }

@@ -20,6 +20,7 @@ const module = "github.com/resourcestack/autohealer"
 
 // pkg is a package of this module, as go list describes it.
 type pkg struct {
+	Dir        string
 	ImportPath string
 	Doc        string
 	Imports    []string
@@ -162,7 +163,7 @@ func (r importRule) violations(p pkg) (forbidden []string) {
 
 func packages(t *testing.T) []pkg {
 	t.Helper()
-	cmd := exec.CommandContext(t.Context(), "go", "list", "-json=ImportPath,Doc,Imports,Deps,Standard", module+"/...")
+	cmd := exec.CommandContext(t.Context(), "go", "list", "-json=Dir,ImportPath,Doc,Imports,Deps,Standard", module+"/...")
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
 	out, err := cmd.Output()
@@ -177,6 +178,9 @@ func packages(t *testing.T) []pkg {
 			break
 		}
 		testkit.Must(t, err)
+		// go test stores results, and runs a test again if a folder changes that the test itself has
+		// read.
+		testkit.Value(os.ReadDir(p.Dir)).Must(t)
 		list = append(list, p)
 	}
 	testkit.Require(t, len(list) >= 4, "go list found only %d packages", len(list))
