@@ -300,7 +300,7 @@ func TestSetsFromConfigMapsCount(t *testing.T) {
 		t.Errorf("a duplicate: %+v", answer.Result)
 	}
 	// The same set is moved.
-	o.stored = []*v1alpha1.ConditionSet{set(named("map/key/Set"))}
+	o.stored = []*v1alpha1.ConditionSet{set(named("map/key/Set"), func(s *v1alpha1.ConditionSet) { s.Namespace = "ns" })}
 	if answer := ask(t, o.kind(t), admissionv1.Create, nil, set()); !answer.Allowed || !strings.Contains(strings.Join(answer.Warnings, "\n"), "this set takes over the taints of a set in ConfigMap map, key key, which is the same: remove it there") {
 		t.Errorf("a copy: %+v %q", answer.Result, answer.Warnings)
 	}

@@ -193,9 +193,9 @@ func sameAt[T any](a, b []byte) bool {
 // responseOf converts a verdict to a response.
 func responseOf(verdict validate.Verdict) admission.Response {
 	if err := verdict.Err(); err != nil {
-		return admission.Denied(err.Error()).WithWarnings(verdict.Warnings...)
+		return admission.Denied(err.Error()).WithWarnings(validate.Lines(verdict.Warnings)...)
 	}
-	return admission.Allowed("").WithWarnings(verdict.Warnings...)
+	return admission.Allowed("").WithWarnings(validate.Lines(verdict.Warnings)...)
 }
 
 // notReady rejects the request for now. Kubernetes clients retry automatically.

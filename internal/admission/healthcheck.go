@@ -122,11 +122,11 @@ func (k *HealthChecks) verdict(ctx context.Context, check, stored *v1alpha1.Node
 		},
 		UnderWay: k.underWay(ctx),
 	}
-	var unread []string
+	var unread []validate.Problem
 	if known {
 		all, err := k.cfg.Checks(ctx)
 		if err != nil {
-			unread = []string{fmt.Sprintf("spec.selector: the other health checks could not be read (%v), so overlapping selectors cannot be detected", err)}
+			unread = []validate.Problem{{Field: "spec.selector", Text: fmt.Sprintf("the other health checks could not be read (%v), so overlapping selectors cannot be detected", err)}}
 		}
 		input.Others = slices.DeleteFunc(slices.Clone(all), func(c *v1alpha1.NodeHealthCheck) bool { return c.Name == check.Name })
 		input.Reported = append([]string{}, k.cfg.Nodes.Reported()...) // nil would mean unknown

@@ -51,14 +51,14 @@ func (c RepairConfig) Validate() error {
 }
 
 // repairs reads the other policies and pools. unread has a warning for each failed read.
-func (c RepairConfig) repairs(ctx context.Context, known bool) (found validate.Repairs, unread []string) {
+func (c RepairConfig) repairs(ctx context.Context, known bool) (found validate.Repairs, unread []validate.Problem) {
 	found.Statements, found.ReadyTimeoutsOff = c.Statements, c.ReadyTimeoutsOff
 	var err error
 	if found.Policies, err = c.Policies(ctx); err != nil {
-		unread = append(unread, fmt.Sprintf("the RepairPolicies could not be read (%v), so conflicts with them cannot be detected", err))
+		unread = append(unread, validate.Problem{Text: fmt.Sprintf("the RepairPolicies could not be read (%v), so conflicts with them cannot be detected", err)})
 	}
 	if found.Pools, err = c.Pools(ctx); err != nil {
-		unread = append(unread, fmt.Sprintf("the NodePools could not be read (%v), so conflicts with their repair blocks cannot be detected", err))
+		unread = append(unread, validate.Problem{Text: fmt.Sprintf("the NodePools could not be read (%v), so conflicts with their repair blocks cannot be detected", err)})
 	}
 	if known {
 		found.Reported = append([]string{}, c.Nodes.Reported()...) // nil would mean unknown

@@ -88,14 +88,25 @@ func (p Policy) Match() map[string]string {
 	return map[string]string{"policy_kind": p.Kind, "policy": p.Name}
 }
 
-// Describe names the policy of a rule for users.
-func Describe(rule triage.RuleID) string {
+// PoolField returns the field of a NodePool that contains a rule, and the name of the pool. The
+// field is empty if a policy of its own has the rule.
+func PoolField(rule triage.RuleID) (field, pool string) {
 	switch policy := PolicyOf(rule); {
 	case rule.Kind == ReadyTimeout:
-		return "readyTimeout of NodePool " + policy.Name
+		return "readyTimeout", policy.Name
 	case rule.Kind == Repair && policy.Kind == "NodePool":
-		return "spec.repair of NodePool " + policy.Name
-	case rule.Kind == Repair:
+		return "spec.repair", policy.Name
+	}
+	return "", ""
+}
+
+// Describe names the policy of a rule for users.
+func Describe(rule triage.RuleID) string {
+	if field, pool := PoolField(rule); field != "" {
+		return field + " of NodePool " + pool
+	}
+	if rule.Kind == Repair {
+		policy := PolicyOf(rule)
 		return policy.Kind + " " + policy.Name
 	}
 	return rule.String()

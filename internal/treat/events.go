@@ -425,7 +425,7 @@ func (a *EventWriter) Write(e Event) {
 // name itself. A ConfigMap must, because it may have several sets.
 func (e Event) noteFor(object *corev1.ObjectReference, now time.Time, note string) string {
 	policy, prefix := "this policy", ""
-	switch field, pool, _ := strings.Cut(policykind.Describe(e.Reason.Rule), " of NodePool "); {
+	switch field, pool := policykind.PoolField(e.Reason.Rule); {
 	case object == e.Policy && object.Kind != "ConfigMap":
 	case object.Kind == "NodePool" && object.Name == pool:
 		policy, prefix = field, field+": "

@@ -10,7 +10,7 @@ import (
 const taintKeyField = "spec.taintKey"
 
 // compiles rejects a set that does not compile to a rule.
-func compiles(s *analysis) (problems []Problem, _ []string) {
+func compiles(s *analysis) (problems, _ []Problem) {
 	if s.compileErr == nil || s.keyIsReserved() {
 		return nil, nil
 	}
@@ -26,7 +26,7 @@ func invalid(wrong *triage.FieldError) Problem {
 }
 
 // reservedKey rejects taint keys that another component owns.
-func reservedKey(s *analysis) (problems []Problem, _ []string) {
+func reservedKey(s *analysis) (problems, _ []Problem) {
 	if !s.keyIsReserved() {
 		return nil, nil
 	}

@@ -30,7 +30,7 @@ func (s *healthAnalysis) userSignals() []triage.Signal {
 
 // remediatesHealthy rejects a condition that healthy nodes report. Each condition is
 // sufficient by itself, so every healthy node would be remediated.
-func remediatesHealthy(s *healthAnalysis) (problems []Problem, _ []string) {
+func remediatesHealthy(s *healthAnalysis) (problems, _ []Problem) {
 	for i, signal := range s.userSignals() {
 		if !catalog.Healthy(signal.Condition, signal.Status.String()) {
 			continue
@@ -47,7 +47,7 @@ func remediatesHealthy(s *healthAnalysis) (problems []Problem, _ []string) {
 
 // conditionNames warns of condition types that no node reports. It does not reject them: a
 // health check may be created before the agent, and its other conditions still work.
-func conditionNames(s *healthAnalysis) (_ []Problem, warnings []string) {
+func conditionNames(s *healthAnalysis) (_, warnings []Problem) {
 	names := nameWarnings{reported: s.Reported}
 	for i, signal := range s.userSignals() {
 		if path := conditionPath(i, "type"); !names.isEvent(path, signal.Condition) {
@@ -60,7 +60,7 @@ func conditionNames(s *healthAnalysis) (_ []Problem, warnings []string) {
 // nameWarnings collects warnings about the names of conditions.
 type nameWarnings struct {
 	reported  []string // the condition types that nodes report; nil if they are unknown
-	warnings  []string
+	warnings  []Problem
 	unknown   []string // names that no node reports and the catalogue does not know
 	firstPath string   // of unknown
 }
@@ -69,7 +69,7 @@ type nameWarnings struct {
 func (w *nameWarnings) isEvent(path, name string) bool {
 	event, ok := catalog.LookupEvent(name)
 	if ok = ok && !slices.Contains(w.reported, name); ok {
-		w.warnings = append(w.warnings, fmt.Sprintf("%s: %s is the reason of an Event of %s, not a condition: a node never has it", path, name, event.Sources[0]))
+		w.warnings = append(w.warnings, warning(path, "%s is the reason of an Event of %s, not a condition: a node never has it", name, event.Sources[0]))
 	}
 	return ok
 }
@@ -80,26 +80,25 @@ func (w *nameWarnings) check(path, name string) {
 		return
 	}
 	if right, slip := spelling.NearestCondition(name, w.reported...); slip {
-		w.warnings = append(w.warnings, fmt.Sprintf("%s: %s is not a condition that is known; did you mean %s?", path, truncate(name), truncate(right)))
+		w.warnings = append(w.warnings, warning(path, "%s is not a condition that is known; did you mean %s?", truncate(name), truncate(right)))
 	} else if w.reported != nil && !slices.Contains(w.unknown, name) {
 		w.unknown, w.firstPath = append(w.unknown, name), cmp.Or(w.firstPath, path)
 	}
 }
 
 // all returns the warnings, with one for all unknown names.
-func (w *nameWarnings) all() []string {
+func (w *nameWarnings) all() []Problem {
 	if len(w.unknown) > 0 {
-		return append(w.warnings, fmt.Sprintf("%s: no node reports %s, and the catalogue does not know it; it is no sign of anything until an agent reports it", w.firstPath, shortList(w.unknown)))
+		return append(w.warnings, warning(w.firstPath, "no node reports %s, and the catalogue does not know it; it is no sign of anything until an agent reports it", shortList(w.unknown)))
 	}
 	return w.warnings
 }
 
 // shortDuration warns of a duration so short that a reboot causes a remediation.
-func shortDuration(s *healthAnalysis) (_ []Problem, warnings []string) {
+func shortDuration(s *healthAnalysis) (_, warnings []Problem) {
 	for i, signal := range s.userSignals() {
 		if signal.Condition == triage.Ready && signal.Status != triage.True && signal.For < minUnready {
-			warnings = append(warnings, fmt.Sprintf("%s: a node that merely starts anew, or whose network is cut for a moment, has Ready=%s for longer than %s; want at least %s, for example the default of 300s",
-				conditionPath(i, "duration"), signal.Status, text.Duration(signal.For), text.Duration(minUnready)))
+			warnings = append(warnings, warning(conditionPath(i, "duration"), "a node that merely starts anew, or whose network is cut for a moment, has Ready=%s for longer than %s; want at least %s, for example the default of 300s", signal.Status, text.Duration(signal.For), text.Duration(minUnready)))
 		}
 	}
 	return nil, warnings

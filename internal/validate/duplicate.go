@@ -15,13 +15,13 @@ import (
 // duplicate rejects a set if another set has the same type, or matches the same
 // conditions on the same nodes. A copy is not rejected, so that a set can be moved without a gap: a
 // ConditionSet takes over from its copy in a ConfigMap, and the copy waits for its deletion.
-func duplicate(s *analysis) (problems []Problem, warnings []string) {
+func duplicate(s *analysis) (problems, warnings []Problem) {
 	var namesakes, twins []string
 	for _, other := range s.Others {
 		switch {
 		case other == nil || other.Name == s.Set.Name:
 		case IsCopy(other, s.Set) && isInConfigMap(other):
-			warnings = append(warnings, "this set takes over the taints of "+others([]string{other.Name})+", which is the same: remove it there")
+			warnings = append(warnings, warning("", "this set takes over the taints of %s, which is the same: remove it there", others([]string{other.Name})))
 		case IsCopy(other, s.Set):
 			problems = append(problems, Problem{"spec.type", WaitsFor(other), Duplicate})
 		case other.Spec.Type == s.Set.Spec.Type && other.Spec.Type != "":
@@ -60,8 +60,24 @@ func IsCopy(a, b *v1alpha1.ConditionSet) bool {
 		equality.Semantic.DeepEqual(one.Response, other.Response) && equality.Semantic.DeepEqual(one.Bound, other.Bound)
 }
 
-// isInConfigMap reports whether a set is in a ConfigMap: its name has a slash.
-func isInConfigMap(set *v1alpha1.ConditionSet) bool { return strings.Contains(set.Name, "/") }
+// isInConfigMap reports whether a set is in a ConfigMap: it has a namespace.
+func isInConfigMap(set *v1alpha1.ConditionSet) bool { return set.Namespace != "" }
+
+// kind names the object that users annotate.
+func (s *analysis) kind() string {
+	if isInConfigMap(s.Set) {
+		return "ConfigMap"
+	}
+	return "set"
+}
+
+// statusField names the field with the status of a condition.
+func (s *analysis) statusField() string {
+	if isInConfigMap(s.Set) {
+		return "conditionStatus"
+	}
+	return "status"
+}
 
 // matchNote says how many nodes match, if any.
 func (s *analysis) matchNote() string {

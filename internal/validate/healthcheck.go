@@ -3,7 +3,6 @@ package validate
 import (
 	"fmt"
 	"slices"
-	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
@@ -57,7 +56,7 @@ type healthAnalysis struct {
 }
 
 // healthCheck looks for one kind of mistake in a health check that compiles.
-type healthCheck func(*healthAnalysis) (problems []Problem, warnings []string)
+type healthCheck func(*healthAnalysis) (problems, warnings []Problem)
 
 var healthChecks = []healthCheck{
 	remediatesHealthy, templates, interruptsRemediation,
@@ -92,15 +91,12 @@ func HealthCheck(c HealthCase) Verdict {
 			v.Warnings = append(v.Warnings, warnings...)
 		}
 		if line := s.impactLine(v); line != "" {
-			v.Warnings = append([]string{line}, v.Warnings...)
+			v.Warnings = append([]Problem{{Text: line}}, v.Warnings...)
 		}
 	}
 	v.Warnings = append(v.Warnings, unusualAcceptance(c.Check.Annotations)...)
 	if s.onlyPauses() {
-		v = Verdict{Warnings: append(problemLines(v.Problems), v.Warnings...)}
-	}
-	for i, warning := range v.Warnings { // names may contain line breaks
-		v.Warnings[i] = oneLine(warning)
+		v = Verdict{Warnings: append(v.Problems, v.Warnings...)}
 	}
 	return v
 }
@@ -157,17 +153,6 @@ func (s *healthAnalysis) onlyPauses() bool {
 func acceptsImpact(check *v1alpha1.NodeHealthCheck) bool {
 	return check.Annotations[autohealer.AcceptImpactAnnotation] == "true"
 }
-
-func problemLines(problems []Problem) []string {
-	list := make([]string, len(problems))
-	for i, p := range problems {
-		list[i] = p.String()
-	}
-	return list
-}
-
-// oneLine replaces all white space by single blanks.
-func oneLine(text string) string { return strings.Join(strings.Fields(text), " ") }
 
 // reference is a template reference and its field in the health check.
 type reference struct {

@@ -16,7 +16,7 @@ import (
 // impactOverBound rejects a set that matches more nodes now than its bound allows, unless
 // the user accepted the impact. A set that matches healthy nodes is rejected for that
 // reason instead, because accepting the impact would not help.
-func impactOverBound(s *analysis) (problems []Problem, _ []string) {
+func impactOverBound(s *analysis) (problems, _ []Problem) {
 	if s.compileErr != nil || s.reach == nil || !s.reach.over() || s.Set.Spec.Observes() || s.acceptsImpact() || s.actsOnHealthy() {
 		return nil, nil
 	}
@@ -25,8 +25,8 @@ func impactOverBound(s *analysis) (problems []Problem, _ []string) {
 		return nil, nil
 	}
 	return []Problem{{"spec.conditions", fmt.Sprintf(
-		"%s, and maxUnhealthy allows %s: the set would %s%s. If that is not meant, correct the conditions or the selector, or try it with dryRun: true. If it is, annotate the set with %s: \"true\", or write it again once fewer nodes match",
-		s.reach.matches(), s.reach.allowed(), s.reach.actions(), more, v1alpha1.AcceptImpactAnnotation), Impact}}, nil
+		"%s, and maxUnhealthy allows %s: the set would %s%s. If that is not meant, correct the conditions or the selector, or try it with dryRun: true. If it is, annotate the %s with %s: \"true\", or write it again once fewer nodes match",
+		s.reach.matches(), s.reach.allowed(), s.reach.actions(), more, s.kind(), v1alpha1.AcceptImpactAnnotation), Impact}}, nil
 }
 
 // isPlaced reports whether the full effect of the set is already on the nodes: its taint
@@ -79,17 +79,17 @@ func (s *analysis) impactLine(v Verdict) string {
 }
 
 // annotation warns of annotations that look like an acceptance but are not.
-func annotation(s *analysis) (_ []Problem, warnings []string) {
+func annotation(s *analysis) (_, warnings []Problem) {
 	return nil, unusualAcceptance(s.Set.Annotations)
 }
 
-func unusualAcceptance(annotations map[string]string) (warnings []string) {
+func unusualAcceptance(annotations map[string]string) (warnings []Problem) {
 	for _, key := range slices.Sorted(maps.Keys(annotations)) {
 		switch value := annotations[key]; {
 		case key == v1alpha1.AcceptImpactAnnotation && value != "true":
-			warnings = append(warnings, fmt.Sprintf("metadata.annotations[%s]: %q accepts nothing; want \"true\", or no such annotation", key, truncate(value)))
+			warnings = append(warnings, warning("metadata.annotations["+key+"]", "%q accepts nothing; want \"true\", or no such annotation", truncate(value)))
 		case key != v1alpha1.AcceptImpactAnnotation && normalizeKey(key) == normalizeKey(v1alpha1.AcceptImpactAnnotation):
-			warnings = append(warnings, fmt.Sprintf("metadata.annotations[%s]: it accepts nothing; did you mean %s?", truncate(key), v1alpha1.AcceptImpactAnnotation))
+			warnings = append(warnings, warning("metadata.annotations["+truncate(key)+"]", "it accepts nothing; did you mean %s?", v1alpha1.AcceptImpactAnnotation))
 		}
 	}
 	return warnings
@@ -102,7 +102,7 @@ func normalizeKey(key string) string {
 
 // unusualBound warns of a bound that lets NoExecute empty all nodes, or none. It ignores the
 // default.
-func unusualBound(s *analysis) (_ []Problem, warnings []string) {
+func unusualBound(s *analysis) (_, warnings []Problem) {
 	if s.compileErr != nil || s.rule.Response.Taint.Effect != triage.NoExecute || s.Set.Spec.MaxUnhealthy == nil {
 		return nil, nil
 	}
@@ -110,20 +110,20 @@ func unusualBound(s *analysis) (_ []Problem, warnings []string) {
 	all := "all selected nodes"
 	switch known, digits := s.reach != nil && s.reach.Selected > 1, strings.TrimLeft(bound, "0"); {
 	case bound != "" && (digits == "" || digits == "%"):
-		return nil, []string{fmt.Sprintf("spec.maxUnhealthy: %s lets NoExecute empty no node, so that every node that matches gets NoSchedule in its place; if that is meant, write effect: NoSchedule", bound)}
+		return nil, []Problem{warning("spec.maxUnhealthy", "%s lets NoExecute empty no node, so that every node that matches gets NoSchedule in its place; if that is meant, write effect: NoSchedule", bound)}
 	case known && s.reach.limit >= s.reach.Selected:
 		all = "all " + nodes(s.reach.Selected)
 	case digits == "100%":
 	default:
 		return nil, nil
 	}
-	return nil, []string{fmt.Sprintf("spec.maxUnhealthy: %s lets NoExecute empty %s at once, when something makes them all look unhealthy; want fewer, for example the default of %s", bound, all, dialect.DefaultMaxUnhealthy)}
+	return nil, []Problem{warning("spec.maxUnhealthy", "%s lets NoExecute empty %s at once, when something makes them all look unhealthy; want fewer, for example the default of %s", bound, all, dialect.DefaultMaxUnhealthy)}
 }
 
 // noNodes warns of a selector that selects no node.
-func noNodes(s *analysis) (_ []Problem, warnings []string) {
+func noNodes(s *analysis) (_, warnings []Problem) {
 	if s.compileErr != nil || s.reach == nil || s.reach.Selected > 0 || s.rule.Selector.Everything() {
 		return nil, nil
 	}
-	return nil, []string{"spec.selector: no node has these labels now (" + truncate(s.rule.Selector.String()) + ")"}
+	return nil, []Problem{warning("spec.selector", "no node has these labels now (%s)", truncate(s.rule.Selector.String()))}
 }

@@ -10,14 +10,14 @@ import (
 
 // nearMiss rejects a condition type that looks misspelled. It only warns if the set in
 // force already has that type: a node may have started to report the similar type since.
-func nearMiss(s *analysis) (problems []Problem, warnings []string) {
+func nearMiss(s *analysis) (problems, warnings []Problem) {
 	for _, name := range s.types() {
 		right, slip := s.correction(name)
 		if !slip {
 			continue
 		}
 		if s.wasNamed(name) {
-			warnings = append(warnings, fmt.Sprintf("%s: no node reports %s; did you mean %s?", field(name, ""), truncate(name), truncate(right)))
+			warnings = append(warnings, warning(field(name, ""), "no node reports %s; did you mean %s?", truncate(name), truncate(right)))
 			continue
 		}
 		// The text repeats the name: for a ConfigMap the line replaces the field path.
@@ -52,15 +52,14 @@ func (s *analysis) wasNamed(name string) bool {
 // notReported warns of names that no node reports: reasons of Events, which are never
 // conditions, and unknown types. Unknown types are not rejected, because a policy may be
 // created before the agent that reports them.
-func notReported(s *analysis) (_ []Problem, warnings []string) {
+func notReported(s *analysis) (_, warnings []Problem) {
 	var unknown []string
 	for _, name := range s.types() {
 		if slices.Contains(s.Reported, name) {
 			continue
 		}
 		if event, ok := catalog.LookupEvent(name); ok {
-			warnings = append(warnings, fmt.Sprintf("%s: %s is the reason of an Event of %s, not a condition: a node never has it, and the set never matches",
-				field(name, ""), name, event.Sources[0]))
+			warnings = append(warnings, warning(field(name, ""), "%s is the reason of an Event of %s, not a condition: a node never has it, and the set never matches", name, event.Sources[0]))
 			continue
 		}
 		_, inCatalogue := catalog.Lookup(name)
@@ -73,8 +72,7 @@ func notReported(s *analysis) (_ []Problem, warnings []string) {
 		if len(Unproven(s.Set, s.Reported)) > 0 {
 			then = ", and the controller checks the set again then"
 		}
-		warnings = append(warnings, fmt.Sprintf("%s: no node reports %s, and the catalogue does not know it; the set matches nothing until an agent reports it%s",
-			field(unknown[0], ""), shortList(unknown), then))
+		warnings = append(warnings, warning(field(unknown[0], ""), "no node reports %s, and the catalogue does not know it; the set matches nothing until an agent reports it%s", shortList(unknown), then))
 	}
 	return nil, warnings
 }

@@ -23,7 +23,7 @@ func (s *healthAnalysis) bound() (field, value string, written bool) {
 }
 
 // outOfBounds warns of a bound that allows no remediation, and of a bound that allows all.
-func outOfBounds(s *healthAnalysis) (_ []Problem, warnings []string) {
+func outOfBounds(s *healthAnalysis) (_, warnings []Problem) {
 	field, value, written := s.bound()
 	if !written {
 		return nil, nil
@@ -44,29 +44,28 @@ func outOfBounds(s *healthAnalysis) (_ []Problem, warnings []string) {
 	}
 	switch {
 	case never:
-		return nil, []string{fmt.Sprintf("spec.%s: with %s%s nothing is ever begun, because one unhealthy node is too many; %s, or pauseRequests to stop for a while", field, value, now, more)}
+		return nil, []Problem{warning("spec."+field, "with %s%s nothing is ever begun, because one unhealthy node is too many; %s, or pauseRequests to stop for a while", value, now, more)}
 	case none:
-		return nil, []string{fmt.Sprintf("spec.%s: %s%s is no bound: when something makes all nodes look unhealthy, all are remediated at once; %s", field, value, of, less)}
+		return nil, []Problem{warning("spec."+field, "%s%s is no bound: when something makes all nodes look unhealthy, all are remediated at once; %s", value, of, less)}
 	}
 	return nil, nil
 }
 
 // selectorNodes warns of a selector that selects no node, or both control-plane nodes and workers.
-func selectorNodes(s *healthAnalysis) (_ []Problem, warnings []string) {
+func selectorNodes(s *healthAnalysis) (_, warnings []Problem) {
 	switch {
 	case s.found == nil:
 		return nil, nil
 	case s.found.Selected == 0 && !s.rule.Selector.Everything():
-		return nil, []string{"spec.selector: no node has these labels now (" + truncate(s.rule.Selector.String()) + ")"}
+		return nil, []Problem{warning("spec.selector", "no node has these labels now (%s)", truncate(s.rule.Selector.String()))}
 	case 0 < s.found.ControlPlane && s.found.ControlPlane < s.found.Selected:
-		return nil, []string{fmt.Sprintf("spec.selector: %d of %s are of the control plane, and one bound counts them and the workers together; want one health check for those with the label node-role.kubernetes.io/control-plane, and others for those without",
-			s.found.ControlPlane, nodes(s.found.Selected))}
+		return nil, []Problem{warning("spec.selector", "%d of %s are of the control plane, and one bound counts them and the workers together; want one health check for those with the label node-role.kubernetes.io/control-plane, and others for those without", s.found.ControlPlane, nodes(s.found.Selected))}
 	}
 	return nil, nil
 }
 
 // overlaps warns of nodes that another health check remediates with other templates.
-func overlaps(s *healthAnalysis) (_ []Problem, warnings []string) {
+func overlaps(s *healthAnalysis) (_, warnings []Problem) {
 	if s.found == nil {
 		return nil, nil
 	}
@@ -83,7 +82,7 @@ func overlaps(s *healthAnalysis) (_ []Problem, warnings []string) {
 	if more := len(with) - len(told); more > 0 {
 		rest = fmt.Sprintf(" and %d more", more)
 	}
-	return nil, []string{fmt.Sprintf("spec.selector: some of these nodes are also chosen by health checks with other templates: %s%s; only one health check at a time remediates a node, and the others wait. Use selectors without common nodes", strings.Join(told, ", "), rest)}
+	return nil, []Problem{warning("spec.selector", "some of these nodes are also chosen by health checks with other templates: %s%s; only one health check at a time remediates a node, and the others wait. Use selectors without common nodes", strings.Join(told, ", "), rest)}
 }
 
 // impactLine says in one line what a health check will do, unless a problem already says

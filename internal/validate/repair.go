@@ -75,7 +75,7 @@ type repairAnalysis struct {
 }
 
 // repairCheck looks for one kind of mistake in a block that compiles.
-type repairCheck func(*repairAnalysis) (problems []Problem, warnings []string)
+type repairCheck func(*repairAnalysis) (problems, warnings []Problem)
 
 // permanentRepairChecks are the checks that depend only on the block. The other checks depend on
 // other objects, which change all the time.
@@ -95,7 +95,7 @@ func RepairPolicy(c RepairCase) Verdict {
 		now.Repair.Enabled, then.Repair.Enabled = nil, nil
 		v = warnOnly(v, equality.Semantic.DeepEqual(now, then))
 	}
-	return singleLines(v)
+	return v
 }
 
 // NodePool returns all problems and warnings of the repair block of a NodePool that is
@@ -103,7 +103,7 @@ func RepairPolicy(c RepairCase) Verdict {
 // disables the block is never rejected.
 func NodePool(c NodePoolCase) Verdict {
 	if c.Pool.Spec.Repair == nil {
-		return singleLines(Verdict{Warnings: removesBlock(c)})
+		return Verdict{Warnings: removesBlock(c)}
 	}
 	s := analyzePool(c)
 	v := s.allProblems()
@@ -112,7 +112,7 @@ func NodePool(c NodePoolCase) Verdict {
 		now.Enabled, then.Enabled = nil, nil
 		v = warnOnly(v, equality.Semantic.DeepEqual(now, then))
 	}
-	return singleLines(v)
+	return v
 }
 
 // StoredRepairPolicy returns the problems of a policy that is in force: all problems that
@@ -214,7 +214,7 @@ func (s *repairAnalysis) allProblems() Verdict {
 		v.Warnings = append(v.Warnings, warnings...)
 	}
 	if line := s.impactLine(v); line != "" {
-		v.Warnings = append([]string{line}, v.Warnings...)
+		v.Warnings = append([]Problem{{Text: line}}, v.Warnings...)
 	}
 	return v
 }
@@ -251,14 +251,7 @@ func warnOnly(v Verdict, onlyStops bool) Verdict {
 	if !onlyStops {
 		return v
 	}
-	return Verdict{Warnings: append(problemLines(v.Problems), v.Warnings...)}
-}
-
-func singleLines(v Verdict) Verdict {
-	for i, warning := range v.Warnings { // names may contain line breaks
-		v.Warnings[i] = oneLine(warning)
-	}
-	return v
+	return Verdict{Warnings: append(v.Problems, v.Warnings...)}
 }
 
 // statementsOf returns what the provider of a NodePool states.

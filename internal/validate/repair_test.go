@@ -91,7 +91,7 @@ func FuzzRepair(f *testing.F) {
 			for _, p := range verdicts[0].Problems {
 				testkit.Check(t, strings.HasPrefix(p.Field, "spec.") && p.Text != "", "a problem without a path or words: %q", p)
 			}
-			for _, w := range verdicts[0].Warnings {
+			for _, w := range validate.Lines(verdicts[0].Warnings) {
 				testkit.Check(t, !strings.ContainsAny(w, "\n\r\t"), "a warning of two lines: %q", w)
 			}
 		}
@@ -154,7 +154,7 @@ func TestImpactCountsNodesWithoutAnOlderPolicy(t *testing.T) {
 			Statements: dialect.Statements{Pools: []dialect.RepairStatement{{Type: "Ready", Status: "False", Toleration: "30m"}}}, Policies: others, Survey: nodes.survey,
 		}})
 		told := ""
-		for _, warning := range verdict.Warnings {
+		for _, warning := range validate.Lines(verdict.Warnings) {
 			if strings.Contains(warning, "match now") || strings.Contains(warning, "matches now") {
 				told = warning
 			}

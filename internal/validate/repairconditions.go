@@ -25,7 +25,7 @@ func policyPath(i int, part string) string {
 
 // repairsHealthy rejects a status that healthy nodes report. Each policy is sufficient by
 // itself, so the pool would be replaced node by node, for ever.
-func repairsHealthy(s *repairAnalysis) (problems []Problem, _ []string) {
+func repairsHealthy(s *repairAnalysis) (problems, _ []Problem) {
 	for i, p := range s.spec.Policies {
 		status := parsed(p)
 		if p.ConditionStatus == "" || !catalog.Healthy(p.ConditionType, status) {
@@ -49,7 +49,7 @@ func parsed(p v1alpha1.ConditionRepair) string {
 
 // repairConditionNames warns of policies without effect: conditions without a status that the
 // provider of the nodes does not state, and condition types that no node reports.
-func repairConditionNames(s *repairAnalysis) (_ []Problem, warnings []string) {
+func repairConditionNames(s *repairAnalysis) (_, warnings []Problem) {
 	names := nameWarnings{reported: s.Reported}
 	for i, p := range s.spec.Policies {
 		name, path := p.ConditionType, policyPath(i, "conditionType")
@@ -57,11 +57,11 @@ func repairConditionNames(s *repairAnalysis) (_ []Problem, warnings []string) {
 		case names.isEvent(path, name):
 		case s.stated(name) && p.ConditionStatus == "":
 			if without := s.withoutStatement(name); len(without) > 0 {
-				names.warnings = append(names.warnings, fmt.Sprintf("%s: the provider does not call %s unhealthy, so this does nothing for %s; %s", path, truncate(name), listFirst(without), s.suggestion(name)))
+				names.warnings = append(names.warnings, warning(path, "the provider does not call %s unhealthy, so this does nothing for %s; %s", truncate(name), listFirst(without), s.suggestion(name)))
 			}
 		case s.stated(name):
 		case p.ConditionStatus == "":
-			names.warnings = append(names.warnings, fmt.Sprintf("%s: no provider of these nodes calls %s unhealthy, so this does nothing; %s", path, truncate(name), s.suggestion(name)))
+			names.warnings = append(names.warnings, warning(path, "no provider of these nodes calls %s unhealthy, so this does nothing; %s", truncate(name), s.suggestion(name)))
 		default:
 			names.check(path, name)
 		}
@@ -95,10 +95,10 @@ func (s *repairAnalysis) suggestion(name string) string {
 }
 
 // shortToleration warns of a toleration so short that a start or a reboot causes a replacement.
-func shortToleration(s *repairAnalysis) (_ []Problem, warnings []string) {
+func shortToleration(s *repairAnalysis) (_, warnings []Problem) {
 	hasty := func(path, written, status string) {
 		if wait, err := triage.ParseDuration(written); written != "" && err == nil && wait < minUnready {
-			warnings = append(warnings, fmt.Sprintf("%s: a node that merely starts anew, or whose network is cut for a moment, %s for longer than %s; want at least %s, for example 10m", path, status, text.Duration(wait), text.Duration(minUnready)))
+			warnings = append(warnings, warning(path, "a node that merely starts anew, or whose network is cut for a moment, %s for longer than %s; want at least %s, for example 10m", status, text.Duration(wait), text.Duration(minUnready)))
 		}
 	}
 	own := false
@@ -117,7 +117,7 @@ func shortToleration(s *repairAnalysis) (_ []Problem, warnings []string) {
 		hasty(block+".defaultTolerationDuration", s.spec.DefaultTolerationDuration, "is not Ready")
 	}
 	if wait, err := triage.ParseDuration(s.spec.ReadyTimeout); s.spec.ReadyTimeout != "" && err == nil && wait < minStart {
-		warnings = append(warnings, fmt.Sprintf("%s.readyTimeout: a machine takes longer than %s to start, so that every new node would be replaced before it is Ready; want at least %s, for example the default of 10m", block, text.Duration(wait), text.Duration(minStart)))
+		warnings = append(warnings, warning(block+".readyTimeout", "a machine takes longer than %s to start, so that every new node would be replaced before it is Ready; want at least %s, for example the default of 10m", text.Duration(wait), text.Duration(minStart)))
 	}
 	return nil, warnings
 }
@@ -126,24 +126,24 @@ func shortToleration(s *repairAnalysis) (_ []Problem, warnings []string) {
 const ReadyTimeoutsOffMessage = "it has no effect, because the controller runs without --feature-gates=NodeReadyTimeoutRecovery=true"
 
 // unusedFields warns of fields that have no effect in this block, and of a drain without a limit.
-func unusedFields(s *repairAnalysis) (_ []Problem, warnings []string) {
+func unusedFields(s *repairAnalysis) (_, warnings []Problem) {
 	if waitsFor := func(signal triage.Signal) bool { return signal.For < triage.Never }; !slices.ContainsFunc(s.rule.When.Signals, waitsFor) && (s.spec.ReadyTimeout == "" || !s.hasPool) {
-		warnings = append(warnings, block+": all conditions are tolerated for ever, so no node is repaired; want a toleration other than Never, or a readyTimeout for the nodes of a NodePool")
+		warnings = append(warnings, warning(block, "all conditions are tolerated for ever, so no node is repaired; want a toleration other than Never, or a readyTimeout for the nodes of a NodePool"))
 	}
 	if s.spec.TerminationGracePeriod == "" && s.spec.Termination == v1alpha1.Graceful {
-		warnings = append(warnings, block+".termination: this policy sets no limit for a drain. A pod that cannot be evicted keeps the node, and its place under maxConcurrent. Set terminationGracePeriod. If a drain hangs, change termination to Forceful")
+		warnings = append(warnings, warning(block+".termination", "this policy sets no limit for a drain. A pod that cannot be evicted keeps the node, and its place under maxConcurrent. Set terminationGracePeriod. If a drain hangs, change termination to Forceful"))
 	}
 	if s.spec.TerminationGracePeriod != "" && s.spec.Termination != v1alpha1.Graceful {
-		warnings = append(warnings, block+".terminationGracePeriod: it means nothing while nodes go by force, as they do without termination: Graceful")
+		warnings = append(warnings, warning(block+".terminationGracePeriod", "it means nothing while nodes go by force, as they do without termination: Graceful"))
 	}
 	if s.spec.ReadyTimeout != "" && !s.hasPool {
-		warnings = append(warnings, block+".readyTimeout: it means nothing here, because only the nodes of a NodePool have one; want a policy with nodePool, or the controller's --node-ready-timeout")
+		warnings = append(warnings, warning(block+".readyTimeout", "it means nothing here, because only the nodes of a NodePool have one; want a policy with nodePool, or the controller's --node-ready-timeout"))
 	}
 	if s.spec.ReadyTimeout != "" && s.hasPool && s.ReadyTimeoutsOff {
-		warnings = append(warnings, block+".readyTimeout: "+ReadyTimeoutsOffMessage)
+		warnings = append(warnings, warning(block+".readyTimeout", ReadyTimeoutsOffMessage))
 	}
 	if s.template != nil && s.hasPool {
-		warnings = append(warnings, "spec.remediationTemplate: it means nothing for the nodes of a NodePool, which are replaced")
+		warnings = append(warnings, warning("spec.remediationTemplate", "it means nothing for the nodes of a NodePool, which are replaced"))
 	}
 	if len(s.spec.Policies) == 0 && s.spec.DefaultTolerationDuration == "" {
 		var types []string
@@ -152,17 +152,17 @@ func unusedFields(s *repairAnalysis) (_ []Problem, warnings []string) {
 				types = append(types, one.Type)
 			}
 		}
-		warnings = append(warnings, fmt.Sprintf("%s: it names no condition, so every condition that a provider calls unhealthy is repaired after the time that the provider recommends (%s)", block, shortList(types)))
+		warnings = append(warnings, warning(block, "it names no condition, so every condition that a provider calls unhealthy is repaired after the time that the provider recommends (%s)", shortList(types)))
 	}
 	return nil, warnings
 }
 
 // unusualRepairBound warns of a bound that allows no repair, and of bounds that allow all
 // repairs at once.
-func unusualRepairBound(s *repairAnalysis) (_ []Problem, warnings []string) {
+func unusualRepairBound(s *repairAnalysis) (_, warnings []Problem) {
 	for _, bound := range repairBounds(s.spec) {
 		if limit, err := triage.ParseLimit(bound.written); err == nil && limit.Number == 0 {
-			return nil, []string{fmt.Sprintf("%s.%s: with %s nothing is ever repaired; want at least 1, or enabled: false to stop for a while", block, bound.field, bound.written)}
+			return nil, []Problem{warning(block+"."+bound.field, "with %s nothing is ever repaired; want at least 1, or enabled: false to stop for a while", bound.written)}
 		}
 	}
 	total, where := 0, ""
@@ -183,7 +183,7 @@ func unusualRepairBound(s *repairAnalysis) (_ []Problem, warnings []string) {
 	if len(all) < 2 { // the other bound has a default, which protects the nodes
 		return nil, nil
 	}
-	return nil, []string{fmt.Sprintf("%s: %s%s are no bounds: when something makes all nodes look unhealthy, all are replaced at once; want less of one of them, for example the default of 20%%", block, strings.Join(all, " and "), where)}
+	return nil, []Problem{warning(block, "%s%s are no bounds: when something makes all nodes look unhealthy, all are replaced at once; want less of one of them, for example the default of 20%%", strings.Join(all, " and "), where)}
 }
 
 // repairBound is a bound as the user has written it.

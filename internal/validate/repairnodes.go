@@ -66,7 +66,7 @@ func (s *repairAnalysis) pool() string {
 }
 
 // conflicts warns of nodes that several policies select; only one governs each node.
-func conflicts(s *repairAnalysis) (_ []Problem, warnings []string) {
+func conflicts(s *repairAnalysis) (_, warnings []Problem) {
 	var stronger, weaker []string
 	for i, r := range s.otherPolicies {
 		var told string
@@ -85,10 +85,10 @@ func conflicts(s *repairAnalysis) (_ []Problem, warnings []string) {
 		}
 	}
 	if len(stronger) > 0 {
-		warnings = append(warnings, fmt.Sprintf("%s: of these nodes some are governed by others, which go before this policy: %s; it reports Conflict, and has no say in them", s.poolField, listFirst(stronger)))
+		warnings = append(warnings, warning(s.poolField, "of these nodes some are governed by others, which go before this policy: %s; it reports Conflict, and has no say in them", listFirst(stronger)))
 	}
 	if len(weaker) > 0 {
-		warnings = append(warnings, fmt.Sprintf("%s: others ask for some of these nodes too: %s; this goes before them, and they report Conflict", s.poolField, listFirst(weaker)))
+		warnings = append(warnings, warning(s.poolField, "others ask for some of these nodes too: %s; this goes before them, and they report Conflict", listFirst(weaker)))
 	}
 	return nil, warnings
 }
@@ -102,7 +102,7 @@ func listFirst(told []string) string {
 }
 
 // poolExists warns of a NodePool that does not exist yet.
-func poolExists(s *repairAnalysis) (_ []Problem, warnings []string) {
+func poolExists(s *repairAnalysis) (_, warnings []Problem) {
 	if s.policy == nil || !s.hasPool || s.Pools == nil || slices.ContainsFunc(s.Pools, func(p *karpenter.NodePool) bool { return p != nil && p.Name == s.pool() }) {
 		return nil, nil
 	}
@@ -120,12 +120,12 @@ func poolExists(s *repairAnalysis) (_ []Problem, warnings []string) {
 	case len(names) > 1:
 		there = "there are " + shortList(names)
 	}
-	return nil, []string{fmt.Sprintf("spec.nodePool: there is no NodePool %s; %s. Nothing is repaired until it is there", truncate(s.pool()), there)}
+	return nil, []Problem{warning("spec.nodePool", "there is no NodePool %s; %s. Nothing is repaired until it is there", truncate(s.pool()), there)}
 }
 
 // nodesWithoutClaim warns of nodes without a NodeClaim, which cannot be replaced, and of a
 // template that cannot be used.
-func nodesWithoutClaim(s *repairAnalysis) (_ []Problem, warnings []string) {
+func nodesWithoutClaim(s *repairAnalysis) (_, warnings []Problem) {
 	if s.policy == nil || s.hasPool {
 		return nil, nil
 	}
@@ -150,10 +150,10 @@ func nodesWithoutClaim(s *repairAnalysis) (_ []Problem, warnings []string) {
 	if s.policy.Spec.DeleteStandaloneNodeClaims {
 		without = "the controller deletes their NodeClaims, and nothing replaces them; it does not repair nodes without a NodeClaim unless the policy has a remediationTemplate"
 	}
-	return nil, []string{fmt.Sprintf("spec.remediationTemplate: %d of %s %s to no NodePool: %s", found.Selected, nodes(s.found.Selected), verb, without)}
+	return nil, []Problem{warning("spec.remediationTemplate", "%d of %s %s to no NodePool: %s", found.Selected, nodes(s.found.Selected), verb, without)}
 }
 
-func (s *repairAnalysis) unusableTemplate() []string {
+func (s *repairAnalysis) unusableTemplate() []Problem {
 	template, err := remediation.TemplateOf(*s.template)
 	if err != nil || s.fetch == nil { // another check rejects the template
 		return nil
@@ -161,21 +161,20 @@ func (s *repairAnalysis) unusableTemplate() []string {
 	one := namedTemplate{field: "spec.remediationTemplate", Template: template}
 	one.object, err = s.fetch(template)
 	if why := one.unusable(err); why != "" {
-		return []string{one.field + ": " + why}
+		return []Problem{warning(one.field, "%s", why)}
 	}
 	return nil
 }
 
 // repairSelectorNodes warns of a selector that selects no node, or control-plane nodes and workers.
-func repairSelectorNodes(s *repairAnalysis) (_ []Problem, warnings []string) {
+func repairSelectorNodes(s *repairAnalysis) (_, warnings []Problem) {
 	switch {
 	case s.found == nil || s.hasPool:
 		return nil, nil
 	case s.found.Selected == 0 && !s.rule.Selector.Everything():
-		return nil, []string{"spec.selector: no node has these labels now (" + truncate(s.rule.Selector.String()) + ")"}
+		return nil, []Problem{warning("spec.selector", "no node has these labels now (%s)", truncate(s.rule.Selector.String()))}
 	case 0 < s.found.ControlPlane && s.found.ControlPlane < s.found.Selected:
-		return nil, []string{fmt.Sprintf("spec.selector: %d of %s are of the control plane, and one bound counts them and the workers together; want one policy for those with the label node-role.kubernetes.io/control-plane, and others for those without",
-			s.found.ControlPlane, nodes(s.found.Selected))}
+		return nil, []Problem{warning("spec.selector", "%d of %s are of the control plane, and one bound counts them and the workers together; want one policy for those with the label node-role.kubernetes.io/control-plane, and others for those without", s.found.ControlPlane, nodes(s.found.Selected))}
 	}
 	return nil, nil
 }
@@ -212,17 +211,17 @@ func (s *repairAnalysis) impactLine(v Verdict) string {
 }
 
 // removesBlock warns of a pool that is no longer repaired.
-func removesBlock(c NodePoolCase) []string {
+func removesBlock(c NodePoolCase) []Problem {
 	if c.Stored == nil || c.Stored.Spec.Repair == nil {
 		return nil
 	}
 	for _, policy := range c.Policies {
 		if policy != nil && policy.Spec.NodePool == c.Pool.Name {
-			return []string{fmt.Sprintf("%s: without it RepairPolicy %s governs the nodes of this pool", block, truncate(policy.Name))}
+			return []Problem{warning(block, "without it RepairPolicy %s governs the nodes of this pool", truncate(policy.Name))}
 		}
 	}
 	if slices.ContainsFunc(c.Policies, func(p *v1alpha1.RepairPolicy) bool { return p != nil && p.Spec.Selector != nil }) {
-		return []string{block + ": without it only those nodes of this pool are repaired that a RepairPolicy selects"}
+		return []Problem{warning(block, "without it only those nodes of this pool are repaired that a RepairPolicy selects")}
 	}
-	return []string{block + ": without it no node of this pool is repaired, unless the controller has --repair-without-policy"}
+	return []Problem{warning(block, "without it no node of this pool is repaired, unless the controller has --repair-without-policy")}
 }

@@ -11,7 +11,7 @@ import (
 // condition is unhealthy, the others only narrow the set, for example: the kubelet does
 // not answer although the node is Ready. healthyStatus then warns, because this is often
 // a mistake.
-func healthyStatus(s *analysis) (problems []Problem, warnings []string) {
+func healthyStatus(s *analysis) (problems, warnings []Problem) {
 	healthy := s.healthy()
 	if len(healthy) == 0 {
 		return nil, nil
@@ -25,8 +25,7 @@ func healthyStatus(s *analysis) (problems []Problem, warnings []string) {
 		verb = "are"
 	}
 	if !s.actsOnHealthy() {
-		return nil, []string{fmt.Sprintf("%s: %s %s what a healthy node reports; the set matches those of them that also meet its other conditions",
-			field(healthy[0], ".status"), joinAnd(told), verb)}
+		return nil, []Problem{warning(field(healthy[0], ".status"), "%s %s what a healthy node reports; the set matches those of them that also meet its other conditions", joinAnd(told), verb)}
 	}
 	text := fmt.Sprintf("%s %s what a healthy node reports, so the set would act on the nodes that are well", joinAnd(told), verb)
 	switch {
@@ -37,7 +36,7 @@ func healthyStatus(s *analysis) (problems []Problem, warnings []string) {
 		text += fmt.Sprintf(": %s, and it would %s", s.reach.matches(), s.reach.actions())
 	}
 	condition := known(healthy[0])
-	text += fmt.Sprintf(". Write status: %s, which says: %s If you mean healthy nodes with something else about them, add the condition that says what", condition.Unhealthy(), condition.Meaning)
+	text += fmt.Sprintf(". Write %s: %s, which says: %s If you mean healthy nodes with something else about them, add the condition that says what", s.statusField(), condition.Unhealthy(), condition.Meaning)
 	return []Problem{{field(healthy[0], ".status"), text, HealthyStatus}}, nil
 }
 
@@ -63,7 +62,7 @@ var kubeletConditions = []string{"Ready", "MemoryPressure", "DiskPressure", "PID
 
 // silentKubelet warns of a set that can never match: it wants the kubelet both to be
 // silent and to report a status.
-func silentKubelet(s *analysis) (_ []Problem, warnings []string) {
+func silentKubelet(s *analysis) (_, warnings []Problem) {
 	var silent, heard []string
 	for _, name := range s.types() {
 		switch status := s.status(name); {
@@ -77,12 +76,11 @@ func silentKubelet(s *analysis) (_ []Problem, warnings []string) {
 	if len(silent) == 0 || len(heard) == 0 {
 		return nil, nil
 	}
-	return nil, []string{fmt.Sprintf("%s: the set will never match: when %s is Unknown, the kubelet is silent, and Kubernetes makes all of its conditions Unknown, so that %s cannot stand; use one of them alone",
-		field(silent[0], ".status"), silent[0], joinAnd(heard))}
+	return nil, []Problem{warning(field(silent[0], ".status"), "the set will never match: when %s is Unknown, the kubelet is silent, and Kubernetes makes all of its conditions Unknown, so that %s cannot stand; use one of them alone", silent[0], joinAnd(heard))}
 }
 
 // unusedEvenSilent warns of evenSilent on a status other than Unknown, where it has no effect.
-func unusedEvenSilent(s *analysis) (_ []Problem, warnings []string) {
+func unusedEvenSilent(s *analysis) (_, warnings []Problem) {
 	idle := slices.DeleteFunc(s.types(), func(name string) bool {
 		status := s.status(name)
 		return !s.Set.Spec.Conditions[name].EvenSilent || status != catalog.True && status != catalog.False
@@ -90,11 +88,11 @@ func unusedEvenSilent(s *analysis) (_ []Problem, warnings []string) {
 	if len(idle) == 0 {
 		return nil, nil
 	}
-	return nil, []string{fmt.Sprintf("%s: it does nothing for %s: only the status Unknown can be that of a silent agent", field(idle[0], ".evenSilent"), shortList(idle))}
+	return nil, []Problem{warning(field(idle[0], ".evenSilent"), "it does nothing for %s: only the status Unknown can be that of a silent agent", shortList(idle))}
 }
 
 // nativeTaint warns of a set that only repeats a taint that Kubernetes sets itself.
-func nativeTaint(s *analysis) (_ []Problem, warnings []string) {
+func nativeTaint(s *analysis) (_, warnings []Problem) {
 	types := s.types()
 	if len(types) != 1 {
 		return nil, nil
@@ -102,8 +100,7 @@ func nativeTaint(s *analysis) (_ []Problem, warnings []string) {
 	status := s.status(types[0])
 	for _, taint := range known(types[0]).Native {
 		if status == taint.Status {
-			return nil, []string{fmt.Sprintf("%s: Kubernetes places %s:%s for %s=%s by itself; there is no default for it: %s",
-				field(types[0], ""), taint.Key, taint.Effect, types[0], status, known(types[0]).Why)}
+			return nil, []Problem{warning(field(types[0], ""), "Kubernetes places %s:%s for %s=%s by itself; there is no default for it: %s", taint.Key, taint.Effect, types[0], status, known(types[0]).Why)}
 		}
 	}
 	return nil, nil

@@ -21,7 +21,7 @@ type namedTemplate struct {
 // templates checks the referenced templates. It warns of templates that cannot be used
 // yet, because a health check may be created before them. It rejects two templates of one
 // kind, unless both are annotated to allow that.
-func templates(s *healthAnalysis) (problems []Problem, warnings []string) {
+func templates(s *healthAnalysis) (problems, warnings []Problem) {
 	ofKind := map[schema.GroupKind][]namedTemplate{}
 	var kinds []schema.GroupKind
 	for _, ref := range references(s.Check.Spec) {
@@ -36,7 +36,7 @@ func templates(s *healthAnalysis) (problems []Problem, warnings []string) {
 		if s.Template != nil {
 			one.object, err = s.Template(template)
 			if why := one.unusable(err); why != "" {
-				warnings = append(warnings, ref.field+": "+why)
+				warnings = append(warnings, warning(ref.field, "%s", why))
 			}
 		}
 		kind := template.GroupKind() // all versions of a kind count as one
@@ -46,13 +46,8 @@ func templates(s *healthAnalysis) (problems []Problem, warnings []string) {
 		ofKind[kind] = append(ofKind[kind], one)
 	}
 	for _, kind := range kinds {
-		problem, warning := sameKindTemplates(ofKind[kind])
-		if problem != nil {
-			problems = append(problems, *problem)
-		}
-		if warning != "" {
-			warnings = append(warnings, warning)
-		}
+		several, unknown := sameKindTemplates(ofKind[kind])
+		problems, warnings = append(problems, several...), append(warnings, unknown...)
 	}
 	return problems, warnings
 }
@@ -85,9 +80,9 @@ func (n namedTemplate) location() string {
 }
 
 // sameKindTemplates checks templates of one kind.
-func sameKindTemplates(list []namedTemplate) (_ *Problem, warning string) {
+func sameKindTemplates(list []namedTemplate) (problems, warnings []Problem) {
 	if len(list) < 2 {
-		return nil, ""
+		return nil, nil
 	}
 	var silent, unread []string
 	for _, one := range list {
@@ -99,13 +94,13 @@ func sameKindTemplates(list []namedTemplate) (_ *Problem, warning string) {
 	}
 	field, kind := list[1].field, truncate(list[1].Kind)
 	if len(silent) > 0 {
-		return &Problem{field, fmt.Sprintf(
+		return []Problem{{field, fmt.Sprintf(
 			"%s is the kind of %d templates here, and its remediator may accept only one request per node. Want templates of different kinds; or, if it accepts several, annotate %s with %s: \"true\"",
-			kind, len(list), shortList(silent), remediation.MultipleTemplatesAnnotation), SameKind}, ""
+			kind, len(list), shortList(silent), remediation.MultipleTemplatesAnnotation), SameKind}}, nil
 	}
 	if len(unread) > 0 {
-		return nil, fmt.Sprintf("%s: %s is the kind of %d templates here; it is unknown whether its remediator takes several requests for a node, because %s could not be read for the annotation %s",
-			field, kind, len(list), shortList(unread), remediation.MultipleTemplatesAnnotation)
+		return nil, []Problem{warning(field, "%s is the kind of %d templates here; it is unknown whether its remediator takes several requests for a node, because %s could not be read for the annotation %s",
+			kind, len(list), shortList(unread), remediation.MultipleTemplatesAnnotation)}
 	}
-	return nil, ""
+	return nil, nil
 }

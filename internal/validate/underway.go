@@ -14,7 +14,7 @@ import (
 // interruptsRemediation rejects a change of the selector or the templates of a health check while its
 // remediations are in progress, unless the user accepted the impact. Bounds, durations and
 // other fields may change.
-func interruptsRemediation(s *healthAnalysis) (problems []Problem, warnings []string) {
+func interruptsRemediation(s *healthAnalysis) (problems, warnings []Problem) {
 	if s.Stored == nil {
 		return nil, nil
 	}
@@ -28,7 +28,7 @@ func interruptsRemediation(s *healthAnalysis) (problems []Problem, warnings []st
 	}
 	for _, field := range fields {
 		if acceptsImpact(s.Check) {
-			warnings = append(warnings, fmt.Sprintf("%s: %s, and what no longer fits is cut off by this change", field, underWay(nodes)))
+			warnings = append(warnings, warning(field, "%s, and what no longer fits is cut off by this change", underWay(nodes)))
 			continue
 		}
 		problems = append(problems, Problem{field, fmt.Sprintf(
@@ -99,7 +99,7 @@ func HealthCheckDeletion(stored *v1alpha1.NodeHealthCheck, isUnderWay func(corev
 	case len(nodes) == 0:
 		return Verdict{}
 	case acceptsImpact(stored):
-		return Verdict{Warnings: []string{fmt.Sprintf("%s, and cut off by the deletion", underWay(nodes))}}
+		return Verdict{Warnings: []Problem{warning("", "%s, and cut off by the deletion", underWay(nodes))}}
 	}
 	return Verdict{Problems: []Problem{{"status.unhealthyNodes", fmt.Sprintf(
 		"%s, and would be cut off in the middle. Wait until all nodes are healthy again; pauseRequests keep more from being begun meanwhile. To delete the health check all the same, annotate it first with %s: \"true\"",

@@ -33,13 +33,12 @@ func Unproven(set *v1alpha1.ConditionSet, reported []string) (types []string) {
 
 // fewReports warns that the controller holds the set at first, because too few nodes
 // report its conditions.
-func fewReports(s *analysis) (_ []Problem, warnings []string) {
+func fewReports(s *analysis) (_, warnings []Problem) {
 	types := Unproven(s.Set, nil)
 	if s.compileErr != nil || len(types) == 0 || len(Unproven(s.Set, s.Reported)) > 0 || s.reach == nil || s.reach.Selected == 0 || s.isFew() || s.reach.over() {
 		return nil, nil
 	}
-	return nil, []string{fmt.Sprintf("%s: %d of %s do not report %s yet; the set places no taint until enough of them do to tell that it does not match healthy nodes, or until no further node has begun to for some minutes",
-		field(types[0], ""), s.reach.Open, nodes(s.reach.Selected), shortList(types))}
+	return nil, []Problem{warning(field(types[0], ""), "%d of %s do not report %s yet; the set places no taint until enough of them do to tell that it does not match healthy nodes, or until no further node has begun to for some minutes", s.reach.Open, nodes(s.reach.Selected), shortList(types))}
 }
 
 // isFew reports whether the set stays within its bound even if every node that does not
@@ -75,6 +74,6 @@ func Prove(c Case, unproven []string) Proof {
 		return Proof{Proven: true, Matching: s.reach.Matching, Limit: s.reach.limit}
 	}
 	return Proof{Matching: s.reach.Matching, Limit: s.reach.limit, Text: fmt.Sprintf(
-		"%s, and %d more may match once they report %s, while maxUnhealthy allows %s. If the set asks for what a healthy node reports, correct spec.conditions; if it does not, annotate the set with %s: \"true\"",
-		s.reach.matches(), s.reach.Open, shortList(unproven), s.reach.allowed(), v1alpha1.AcceptImpactAnnotation)}
+		"%s, and %d more may match once they report %s, while maxUnhealthy allows %s. If the set asks for what a healthy node reports, correct spec.conditions; if it does not, annotate the %s with %s: \"true\"",
+		s.reach.matches(), s.reach.Open, shortList(unproven), s.reach.allowed(), s.kind(), v1alpha1.AcceptImpactAnnotation)}
 }

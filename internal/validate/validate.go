@@ -3,6 +3,7 @@ package validate
 import (
 	"cmp"
 	"errors"
+	"fmt"
 	"strings"
 
 	"k8s.io/apimachinery/pkg/api/equality"
@@ -56,19 +57,42 @@ const (
 	Impact Reason = "Impact"
 )
 
-// Problem is one reason to reject a set.
+// Problem is one reason to reject a set, or to warn of it.
 type Problem struct {
-	Field  string // path, for example spec.conditions[OutOfDisk].status
+	Field  string // path, for example spec.conditions[OutOfDisk].status; empty for the whole set
 	Text   string // what is wrong, the consequence, and the correction
-	Reason Reason
+	Reason Reason // of a rejection
 }
 
-func (p Problem) String() string { return p.Field + ": " + p.Text }
+// warning returns a problem for which a set is not rejected.
+func warning(field, format string, args ...any) Problem {
+	return Problem{Field: field, Text: fmt.Sprintf(format, args...)}
+}
+
+// String returns one line. Names may contain line breaks.
+func (p Problem) String() string {
+	if p.Field == "" {
+		return oneLine(p.Text)
+	}
+	return oneLine(p.Field + ": " + p.Text)
+}
+
+// Lines returns the lines of problems.
+func Lines(problems []Problem) []string {
+	list := make([]string, len(problems))
+	for i, p := range problems {
+		list[i] = p.String()
+	}
+	return list
+}
+
+// oneLine replaces all white space by single blanks.
+func oneLine(text string) string { return strings.Join(strings.Fields(text), " ") }
 
 // Verdict is the result of a validation.
 type Verdict struct {
 	Problems []Problem // none if the set is accepted
-	Warnings []string  // one line each
+	Warnings []Problem
 }
 
 // Err returns nil if there is no problem, and otherwise an error with one problem per
@@ -77,15 +101,11 @@ func (v Verdict) Err() error {
 	if len(v.Problems) == 0 {
 		return nil
 	}
-	lines := make([]string, len(v.Problems))
-	for i, p := range v.Problems {
-		lines[i] = p.String()
-	}
-	return errors.New(strings.Join(lines, "\n"))
+	return errors.New(strings.Join(Lines(v.Problems), "\n"))
 }
 
 // check looks for one kind of mistake.
-type check func(*analysis) (problems []Problem, warnings []string)
+type check func(*analysis) (problems, warnings []Problem)
 
 // permanentChecks are the checks that depend only on this set and the other sets. The other
 // checks depend on what nodes report, which changes all the time. A set in force must not
@@ -104,7 +124,7 @@ func ConditionSet(c Case) Verdict {
 	v.Problems = append(v.Problems, rest.Problems...)
 	v.Warnings = append(v.Warnings, rest.Warnings...)
 	if line := s.impactLine(v); line != "" {
-		v.Warnings = append([]string{line}, v.Warnings...)
+		v.Warnings = append([]Problem{{Text: line}}, v.Warnings...)
 	}
 	if c.Stored != nil && c.Set.Spec.Observes() {
 		then := c.Stored.Spec

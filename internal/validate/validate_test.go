@@ -43,7 +43,7 @@ func speaks(tb rapid.TB, v validate.Verdict) {
 	if err := v.Err(); err != nil && (len(err.Error()) > longestMessage || !utf8.ValidString(err.Error())) {
 		tb.Fatalf("no status or answer takes an error of %d bytes: %q", len(err.Error()), err)
 	}
-	for _, w := range v.Warnings {
+	for _, w := range validate.Lines(v.Warnings) {
 		if w == "" || strings.ContainsAny(w, "\r\n") {
 			tb.Fatalf("a warning is not one line: %q", w)
 		}
@@ -272,7 +272,7 @@ func TestImpactIsRefusedExactlyAboveTheBound(t *testing.T) {
 		} else {
 			within++
 		}
-		told := len(v.Warnings) > 0 && strings.Contains(v.Warnings[0], fmt.Sprintf("%d of %d selected node", matching, selected))
+		told := len(v.Warnings) > 0 && strings.Contains(v.Warnings[0].String(), fmt.Sprintf("%d of %d selected node", matching, selected))
 		if told != (0 < matching && matching <= allowed) {
 			t.Fatalf("%d of %d match within %d, and the warnings are %q", matching, selected, allowed, v.Warnings)
 		}

@@ -78,9 +78,6 @@ func (p *Policy) validateConfigMap(now time.Time, s *configMapSet) {
 	p.acceptConfigMap(now, s, s.version)
 }
 
-// configMapMessage adapts advice about a set to ConfigMaps.
-var configMapMessage = strings.NewReplacer("annotate the set", "annotate the ConfigMap", "Write status:", "Write conditionStatus:")
-
 // validateSets returns warnings about a version, all problems, and whether it matches too
 // many nodes. Either all sets of a version are valid or none is followed. If a set
 // duplicates another followed set, this version has to change even if it is older,
@@ -124,9 +121,11 @@ func (p *Policy) validateSets(s *configMapSet) (warnings []string, problems conf
 			}
 			problems = append(problems, lineError(set, p.Field, p.Text))
 		}
-		for _, warning := range verdict.Warnings {
-			field, text := fieldOf(warning)
-			warnings = append(warnings, lineError(set, field, text).Error())
+		for _, p := range verdict.Warnings {
+			if !strings.HasPrefix(p.Field, "spec.") { // annotations are those of the ConfigMap
+				p = validate.Problem{Text: p.String()}
+			}
+			warnings = append(warnings, lineError(set, p.Field, p.Text).Error())
 		}
 		others = append(others, set.ConditionSet)
 	}
@@ -136,16 +135,7 @@ func (p *Policy) validateSets(s *configMapSet) (warnings []string, problems conf
 // lineError returns a message with the key and line in the ConfigMap.
 func lineError(set configmaps.Set, field, text string) configmaps.LineError {
 	key, line := set.Where(field)
-	return configmaps.LineError{Key: key, Line: line, Text: "set " + set.Spec.Type + ": " + configMapMessage.Replace(text)}
-}
-
-// fieldOf splits a warning into its field and text. Warnings about annotations have no
-// field; they fit the ConfigMap's annotations as they are.
-func fieldOf(warning string) (field, text string) {
-	if field, text, found := strings.Cut(warning, ": "); found && strings.HasPrefix(field, "spec.") {
-		return field, text
-	}
-	return "", warning
+	return configmaps.LineError{Key: key, Line: line, Text: "set " + set.Spec.Type + ": " + text}
 }
 
 // acceptConfigMap requests a revision of a valid version, which takes effect afterwards.

@@ -276,7 +276,7 @@ func (p *Policy) withSetName(pol *conditionSet, message string) string {
 	if configmaps.ConfigMapOf(pol.set) == nil {
 		return message
 	}
-	return "set " + pol.set.Spec.Type + ": " + configMapMessage.Replace(message)
+	return "set " + pol.set.Spec.Type + ": " + message
 }
 
 // message returns the status message about the proof.

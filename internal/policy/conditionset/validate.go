@@ -419,9 +419,8 @@ func wasRefusedForImpact(set *v1alpha1.ConditionSet, status v1alpha1.ConditionSe
 		set.Annotations[v1alpha1.AcceptImpactAnnotation] != "true"
 }
 
-// problemFromStatus returns the problem from the message of a rejecting status.
+// problemFromStatus returns the problem of a rejecting status, with its message as it is.
 func problemFromStatus(stored v1alpha1.ConditionSetStatus) validate.Problem {
-	message := strings.TrimSuffix(meta.FindStatusCondition(stored.Conditions, v1alpha1.Accepted).Message, status.KeepsAccepted)
-	field, text, _ := strings.Cut(message, ": ")
-	return validate.Problem{Field: field, Text: text, Reason: validate.Impact}
+	message := meta.FindStatusCondition(stored.Conditions, v1alpha1.Accepted).Message
+	return validate.Problem{Text: strings.TrimSuffix(message, status.KeepsAccepted), Reason: validate.Impact}
 }
