@@ -92,8 +92,10 @@ testbed: ## Build a real Kubernetes control plane into bin/testbed (once, about 
 testbed-karpenter: ## Build a real Karpenter, with nodes simulated by kwok, into bin/testbed (once, about 3 minutes)
 	@cd tools && go run ./build karpenter
 
+# The demo downloads the control plane if it can; DOWNLOAD=0 compiles it.
+demo: export DOWNLOAD ?= 1
 .PHONY: demo
-demo: testbed $(if $(KARPENTER),testbed-karpenter) ## Run the whole system on a real control plane on this machine; KARPENTER=1 adds a real Karpenter, ONCE=1 ends after the last step, KMSG=1 writes to the kernel log
+demo: testbed $(if $(KARPENTER),testbed-karpenter) ## Run the whole system on a real control plane on this machine; DOWNLOAD=0 compiles the control plane, KARPENTER=1 adds a real Karpenter, ONCE=1 ends after the last step, KMSG=1 writes to the kernel log
 	@echo "demo: compiling the controller, the agent, an example daemon and the demo"
 	@go build -v -tags $(TAGS) -o bin/ ./cmd/autohealer-controller ./cmd/autohealer-agent ./examples/disk-watch ./cmd/demo 2>&1 | \
 		awk '/^[^ :]+$$/ { if (++n % 100 == 0) { print "demo: " n " packages compiled"; fflush() } next } { print }'

@@ -1,16 +1,18 @@
-// Command build compiles the large programs that the tests and the checks use: `build
-// testbed`, `build nodes`, `build karpenter`, `build helm`, `build linter`, `build generator`.
+// Command build compiles the large programs that the demo, the tests and the checks use: `build
+// testbed`, `build nodes`, `build karpenter`, `build helm`, `build linter`, `build generator`. With
+// DOWNLOAD=1 it downloads those that their maintainers publish with a checksum, and compiles them if
+// that fails.
 //
-// It promises that a program which stands in its folder is whole and of the
-// pinned version: each is compiled beside its place and moved there when it is
-// done, so an interrupted build leaves nothing half-written and the next one
-// goes on from the compiler's cache. What is up to date is not touched. It does
-// not download anything but Go modules.
+// A program in its folder is complete and has the pinned version: the command writes each program
+// beside its place, and moves it there when it is complete. An interrupted build leaves no incomplete
+// program, and the next one continues from the compiler's cache. Programs that are up to date are not
+// touched.
 package main
 
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"errors"
@@ -98,15 +100,19 @@ func (s set) build(ctx context.Context, name string) error {
 		return nil
 	}
 	began := time.Now()
+	if os.Getenv(downloadVariable) == "1" && slices.ContainsFunc(todo, func(p program) bool { return p.release != nil }) {
+		fmt.Printf("%s: downloading what is published, and building the rest; DOWNLOAD=0 builds all\n", name)
+	}
 	fmt.Printf("%s: building %s\n", name, s.what)
 	if s.source != nil {
 		if err := s.source.fetch(ctx); err != nil {
 			return err
 		}
 	}
+	from := newDownloader()
 	for i, p := range todo {
 		label := fmt.Sprintf("%s: [%d/%d] %s", name, i+1, len(todo), p.name)
-		if err := p.build(ctx, label, s); err != nil {
+		if err := p.make(ctx, label, s, from); err != nil {
 			return fmt.Errorf("building %s: %w", p.name, err)
 		}
 		if err := os.WriteFile(filepath.Join(stamps, p.name), []byte(p.key(inputs)), 0o644); err != nil {
@@ -143,13 +149,9 @@ func (p program) key(inputs []byte) string {
 	return fmt.Sprintf("%x", sha256.Sum256(append([]byte(p.pkg+"\x00"+p.ldflags+"\x00"), inputs...)))
 }
 
-// build compiles one program beside its place and moves it there.
-func (p program) build(ctx context.Context, label string, s set) error {
+// make downloads or compiles one program beside its place and moves it there.
+func (p program) make(ctx context.Context, label string, s set, from *downloader) error {
 	show := newProgress(label)
-	total, err := p.stale(ctx, s, show)
-	if err != nil {
-		return err
-	}
 	// A name of its own for each attempt: a compiler that outlived a killed
 	// build must not write into the next one's file.
 	unfinished, err := filepath.Abs(filepath.Join(s.out, fmt.Sprintf(".%s.building.%d", p.name, os.Getpid())))
@@ -157,16 +159,56 @@ func (p program) build(ctx context.Context, label string, s set) error {
 		return err
 	}
 	defer os.Remove(unfinished)
+	done := "downloaded"
+	if isDownloaded, err := p.download(ctx, unfinished, show, from); err != nil {
+		return err
+	} else if !isDownloaded {
+		compiled, err := p.compile(ctx, unfinished, show, s)
+		if err != nil {
+			return err
+		}
+		done = fmt.Sprintf("%d packages compiled", compiled)
+	}
+	if err := os.Rename(unfinished, filepath.Join(s.out, p.name)); err != nil {
+		return err
+	}
+	show.finish(done)
+	return nil
+}
+
+// download downloads a program if it is published and DOWNLOAD is 1. If that fails, it prints why,
+// and the program is compiled.
+func (p program) download(ctx context.Context, unfinished string, show *progress, from *downloader) (isDone bool, err error) {
+	if p.release == nil || os.Getenv(downloadVariable) != "1" {
+		return false, nil
+	}
+	file, err := os.Create(unfinished)
+	if err != nil {
+		return false, err
+	}
+	failed := cmp.Or(from.fetch(ctx, *p.release, file, show), file.Close())
+	if failed == nil || ctx.Err() != nil {
+		return failed == nil, ctx.Err()
+	}
+	show.print(fmt.Sprintf("%s: not downloaded, so it is compiled: %v", show.label, failed), false)
+	return false, os.Remove(unfinished) // the compiler does not replace the file
+}
+
+// compile compiles a program and returns the number of compiled packages.
+func (p program) compile(ctx context.Context, unfinished string, show *progress, s set) (done int, err error) {
+	total, err := p.stale(ctx, s, show)
+	if err != nil {
+		return 0, err
+	}
 	cmd := s.goCommand(ctx, "build", "-v", "-trimpath", "-ldflags", strings.TrimSpace("-s -w "+p.ldflags), "-o", unfinished, p.pkg)
 	stderr, err := cmd.StderrPipe()
 	if err != nil {
-		return err
+		return 0, err
 	}
 	if err := cmd.Start(); err != nil {
-		return err
+		return 0, err
 	}
 	var complaints bytes.Buffer
-	done := 0
 	for lines := bufio.NewScanner(stderr); lines.Scan(); {
 		line := lines.Text()
 		switch {
@@ -180,13 +222,9 @@ func (p program) build(ctx context.Context, label string, s set) error {
 		}
 	}
 	if err := cmd.Wait(); err != nil {
-		return fmt.Errorf("%w\n%s", err, complaints.String())
+		return 0, fmt.Errorf("%w\n%s", err, complaints.String())
 	}
-	if err := os.Rename(unfinished, filepath.Join(s.out, p.name)); err != nil {
-		return err
-	}
-	show.finish(done)
-	return nil
+	return done, nil
 }
 
 // stale counts the packages that the compiler has not cached yet. On a new

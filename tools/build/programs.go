@@ -18,11 +18,15 @@ type set struct {
 type program struct {
 	name, pkg string
 	ldflags   string
+	release   *release // where it is published; nil if it is not, or without a checksum
 }
 
-// kubernetesVersion is what the programs say of themselves; testbed/go.mod
-// decides what they are built from.
-const kubernetesVersion = "v1.36.3"
+// kubernetesVersion and etcdVersion are the versions of testbed/go.mod. The programs print the
+// first, and both are downloaded if DOWNLOAD is 1.
+const (
+	kubernetesVersion = "v1.36.3"
+	etcdVersion       = "v3.6.8"
+)
 
 // karpenterVersion is that of testbed/karpenter/go.mod.
 const karpenterVersion = "v1.15.0"
@@ -30,8 +34,10 @@ const karpenterVersion = "v1.15.0"
 func kubernetes(name string) program {
 	parts := strings.SplitN(strings.TrimPrefix(kubernetesVersion, "v"), ".", 3)
 	const at = "-X k8s.io/component-base/version."
+	path := "/release/" + kubernetesVersion + "/bin/OS/ARCH/" + name
 	return program{name, "k8s.io/kubernetes/cmd/" + name,
-		at + "gitVersion=" + kubernetesVersion + " " + at + "gitMajor=" + parts[0] + " " + at + "gitMinor=" + parts[1]}
+		at + "gitVersion=" + kubernetesVersion + " " + at + "gitMajor=" + parts[0] + " " + at + "gitMinor=" + parts[1],
+		&release{host: "dl.k8s.io", path: path, sums: path + ".sha256"}}
 }
 
 var sets = map[string]set{
@@ -42,12 +48,15 @@ var sets = map[string]set{
 		inputs: []string{"etcd/main.go"},
 		given:  "KUBEBUILDER_ASSETS",
 		programs: []program{
-			{"etcd", "./etcd", ""},
+			{"etcd", "./etcd", "", &release{
+				host: "github.com", path: "/etcd-io/etcd/releases/download/" + etcdVersion + "/etcd-" + etcdVersion + "-OS-ARCH.tar.gz",
+				sums: "/etcd-io/etcd/releases/download/" + etcdVersion + "/SHA256SUMS", file: "etcd-" + etcdVersion + "-OS-ARCH/etcd",
+			}},
 			kubernetes("kube-apiserver"), // what it leaves in the cache serves nearly all of the others
 			kubernetes("kube-controller-manager"),
 			kubernetes("kube-scheduler"),
 			kubernetes("kubectl"),
-			{"kwok", "sigs.k8s.io/kwok/cmd/kwok", ""},
+			{"kwok", "sigs.k8s.io/kwok/cmd/kwok", "", nil}, // published without a checksum
 		},
 	},
 	"nodes": {
@@ -58,7 +67,7 @@ var sets = map[string]set{
 		given:  "KUBEBUILDER_ASSETS",
 		programs: []program{
 			kubernetes("kubelet"),
-			{"pause", "./pause", ""},
+			{"pause", "./pause", "", nil},
 		},
 	},
 	"karpenter": {
@@ -73,36 +82,36 @@ var sets = map[string]set{
 			goVersion: "1.26.0",
 		},
 		programs: []program{{"karpenter", "sigs.k8s.io/karpenter/kwok",
-			"-X sigs.k8s.io/karpenter/pkg/operator.Version=" + karpenterVersion}},
+			"-X sigs.k8s.io/karpenter/pkg/operator.Version=" + karpenterVersion, nil}},
 	},
 	"helm": {
 		what:     "Helm (about 3 minutes on two cores when nothing is cached)",
 		module:   "../testbed/helm",
 		out:      "../bin/tools",
-		programs: []program{{"helm", "helm.sh/helm/v4/cmd/helm", ""}},
+		programs: []program{{"helm", "helm.sh/helm/v4/cmd/helm", "", nil}},
 	},
 	"registry": {
 		what:     "a container registry (about 2 minutes on two cores when nothing is cached)",
 		module:   "../testbed/registry",
 		out:      "../bin/tools",
-		programs: []program{{"registry", "github.com/distribution/distribution/v3/cmd/registry", ""}},
+		programs: []program{{"registry", "github.com/distribution/distribution/v3/cmd/registry", "", nil}},
 	},
 	"promtool": {
 		what:     "promtool, which tests the alerts (about 4 minutes on two cores when nothing is cached)",
 		module:   "../testbed/prometheus",
 		out:      "../bin/tools",
-		programs: []program{{"promtool", "github.com/prometheus/prometheus/cmd/promtool", ""}},
+		programs: []program{{"promtool", "github.com/prometheus/prometheus/cmd/promtool", "", nil}},
 	},
 	"linter": {
 		what:     "the linter (about 3 minutes on two cores when nothing is cached)",
 		module:   ".",
 		out:      "../bin/tools",
-		programs: []program{{"golangci-lint", "github.com/golangci/golangci-lint/v2/cmd/golangci-lint", ""}},
+		programs: []program{{"golangci-lint", "github.com/golangci/golangci-lint/v2/cmd/golangci-lint", "", nil}},
 	},
 	"generator": {
 		what:     "the generator of deepcopy methods and CRDs",
 		module:   "generate",
 		out:      "../bin/tools",
-		programs: []program{{"controller-gen", "sigs.k8s.io/controller-tools/cmd/controller-gen", ""}},
+		programs: []program{{"controller-gen", "sigs.k8s.io/controller-tools/cmd/controller-gen", "", nil}},
 	},
 }

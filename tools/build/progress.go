@@ -33,8 +33,8 @@ func (s *progress) step(what string) {
 	}
 }
 
-func (s *progress) finish(compiled int) {
-	s.print(fmt.Sprintf("%s: done in %s, %d packages compiled", s.label, time.Since(s.began).Round(time.Second), compiled), false)
+func (s *progress) finish(done string) {
+	s.print(fmt.Sprintf("%s: done in %s, %s", s.label, time.Since(s.began).Round(time.Second), done), false)
 }
 
 func (s *progress) print(line string, stay bool) {
