@@ -100,11 +100,11 @@ const (
 	imageKey  = "image" // not a label
 )
 
-// defaultFailureKeys have a node pool for each provider that labels its nodes.
-var defaultFailureKeys = []string{
-	zoneLabel, "karpenter.sh/nodepool", "eks.amazonaws.com/nodegroup", "cloud.google.com/gke-nodepool", "kubernetes.azure.com/agentpool",
-	"node.kubernetes.io/instance-type", imageKey,
-}
+// PoolLabels are the labels with the name of a node's pool, of each provider that labels its nodes. A
+// provider replaces a node by another of the same pool.
+var PoolLabels = []string{"karpenter.sh/nodepool", "eks.amazonaws.com/nodegroup", "cloud.google.com/gke-nodepool", "kubernetes.azure.com/agentpool"}
+
+var defaultFailureKeys = slices.Concat([]string{zoneLabel}, PoolLabels, []string{"node.kubernetes.io/instance-type", imageKey})
 
 // DefaultRails returns the compiled defaults for a cluster without Guardrails, with the mode
 // of the flag --default-mode.

@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/resourcestack/autohealer/internal/attempts"
+	"github.com/resourcestack/autohealer/internal/dialect"
 	"github.com/resourcestack/autohealer/internal/karpenter"
 	"github.com/resourcestack/autohealer/internal/ledger"
 	"github.com/resourcestack/autohealer/internal/observe"
@@ -102,10 +103,25 @@ func (l *Engine) noteAttempts(now time.Time, state *Node, before *corev1.Node) {
 }
 
 // mayReplace says whether a version of a node is the first that may replace a deleted node. before is
-// nil for a new node. Some nodes get the label of their NodePool after they have joined.
+// nil for a new node. Some nodes get the label of their pool after they have joined.
 func mayReplace(before, node *corev1.Node) bool {
 	isNew := before == nil || before.UID != node.UID
-	return isNew || before.Labels[karpenter.NodePoolLabel] == "" && node.Labels[karpenter.NodePoolLabel] != ""
+	return isNew || poolOf(before) == "" && poolOf(node) != ""
+}
+
+// poolOf returns the pool in which a provider replaces the node, empty if it is in none. The pools of
+// Karpenter have their name only, those of other providers also their label.
+func poolOf(node *corev1.Node) string {
+	for _, key := range dialect.PoolLabels {
+		switch name := node.Labels[key]; {
+		case name == "":
+		case key == karpenter.NodePoolLabel:
+			return name
+		default:
+			return key + "=" + name
+		}
+	}
+	return ""
 }
 
 // leaveAttempts takes in that a node is gone. Its attempts go to the node that replaces it.
@@ -122,7 +138,7 @@ func (l *Engine) leaveAttempts(now time.Time, node *corev1.Node) {
 	if limit == nil {
 		return
 	}
-	left := &deletedAttempts{node: node.Name, uid: string(node.UID), pool: node.Labels[karpenter.NodePoolLabel]}
+	left := &deletedAttempts{node: node.Name, uid: string(node.UID), pool: poolOf(node)}
 	if left.attempts = record.Within(now, limit.Window, limit.Limit).LeftBy(node.Name); len(left.attempts) > 0 {
 		in.add(left)
 		l.findReplacement(left)
@@ -169,7 +185,7 @@ func (in *inheritance) setReplacement(left *deletedAttempts, replacement *corev1
 }
 
 // inherit lets a new node inherit from a deleted node of its name, or else from the first deleted node
-// of its NodePool that no node has replaced.
+// of its pool that no node has replaced.
 func (l *Engine) inherit(node *corev1.Node) {
 	var first *deletedAttempts
 	for _, left := range l.inheritance.sorted() {
@@ -178,7 +194,7 @@ func (l *Engine) inherit(node *corev1.Node) {
 		case left.node == node.Name:
 			l.inheritance.setReplacement(left, node)
 			return
-		case first == nil && left.pool != "" && left.pool == node.Labels[karpenter.NodePoolLabel]:
+		case first == nil && left.pool != "" && left.pool == poolOf(node):
 			first = left
 		}
 	}
@@ -194,7 +210,7 @@ func (l *Engine) findReplacement(left *deletedAttempts) {
 	since := left.last().Truncate(time.Second)
 	for _, state := range l.nodeStates {
 		node := state.Object
-		isYounger := node.Name == left.node || left.pool != "" && node.Labels[karpenter.NodePoolLabel] == left.pool && !node.CreationTimestamp.Time.Before(since)
+		isYounger := node.Name == left.node || left.pool != "" && poolOf(node) == left.pool && !node.CreationTimestamp.Time.Before(since)
 		if string(node.UID) == left.uid || !isYounger || l.attemptsOf(node).Replaces != "" {
 			continue
 		}
@@ -369,7 +385,7 @@ func (l *Engine) attemptsInTreatment(now time.Time, slots []ledger.Entry) (entri
 			record.Attempts = append(record.Attempts, attempts.Attempt{Policy: write.Rule, Began: now.UTC()})
 		}
 		if record = record.Within(now, limit.Window, limit.Limit); len(record.Attempts) > 0 {
-			entries = append(entries, ledger.Attempts{Node: name, UID: string(state.Object.UID), NodePool: state.Object.Labels[karpenter.NodePoolLabel], Record: record.Encode()})
+			entries = append(entries, ledger.Attempts{Node: name, UID: string(state.Object.UID), NodePool: poolOf(state.Object), Record: record.Encode()})
 		}
 	}
 	return entries

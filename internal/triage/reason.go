@@ -375,11 +375,11 @@ func (r Reason) railText() string {
 	case LastNode:
 		return "held by Guardrails: no other node is ready and open to new pods; continues when there is one"
 	case Paced:
-		sentence := fmt.Sprintf("held by pace of Guardrails: %d treatments began within %s, at most %d may", r.Have, r.Other, r.Limit)
+		sentence := fmt.Sprintf("held by pace of Guardrails: %d treatments began within %s, at most %d may; continues ", r.Have, r.Other, r.Limit)
 		if r.Until.IsZero() {
-			return sentence
+			return sentence + raised
 		}
-		return sentence + "; continues at " + stamp(r.Until)
+		return sentence + "at " + stamp(r.Until)
 	case GivenUp:
 		return fmt.Sprintf("given up, held by maxAttempts of Guardrails: %d treatments of this node, or of nodes that it replaces, began within %s, at most %d may; continues at %s, or when a user removes the annotation autohealer.resourcestack.com/attempts",
 			r.Have, r.Other, r.Limit, stamp(r.Until))
@@ -394,7 +394,7 @@ func (r Reason) railText() string {
 	rail, nodes := "maxInTreatment", "nodes"
 	switch r.Code {
 	case MaxUnschedulable:
-		return fmt.Sprintf("held by maxUnschedulable of Guardrails: %d of %d nodes are closed to new pods, at most %d may be; continues when one of them opens", r.Have, r.Of, r.Limit)
+		return fmt.Sprintf("held by maxUnschedulable of Guardrails: %d of %d nodes are closed to new pods, at most %d may be; continues %s", r.Have, r.Of, r.Limit, r.freed("opens"))
 	case MaxInTopology:
 		rail, nodes = "topology", "nodes with "+r.Other
 	}
@@ -402,7 +402,21 @@ func (r Reason) railText() string {
 	if r.Departed > 0 {
 		sentence += fmt.Sprintf(" (%d gone and not replaced yet)", r.Departed)
 	}
-	return sentence + fmt.Sprintf(", at most %d may be; continues when one of them ends", r.Limit)
+	return sentence + fmt.Sprintf(", at most %d may be; continues %s", r.Limit, r.freed("ends"))
+}
+
+// raised says when a limit of 0 holds nothing any longer.
+const raised = "when the limit is raised"
+
+// freed says when a limit on nodes has room for another one.
+func (r Reason) freed(how string) string {
+	switch {
+	case r.Limit == 0:
+		return raised
+	case r.Have > r.Limit:
+		return fmt.Sprintf("when at most %d are", r.Limit-1)
+	}
+	return "when one of them " + how
 }
 
 // unhealthyText describes the nodes that a gate counts.

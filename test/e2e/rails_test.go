@@ -338,7 +338,7 @@ func testAttempts(w *scope) {
 	}
 	isGivenUp(nodes[0], 1)
 
-	pool := map[string]string{"karpenter.sh/nodepool": "blue"}
+	pool := map[string]string{"eks.amazonaws.com/nodegroup": "blue"}
 	for try := range 3 {
 		node := w.createNodes(testbed.Nodes{Count: 1, First: 10 + try, Labels: pool})[0]
 		w.setCondition(node, "Unhealthy", corev1.ConditionTrue)

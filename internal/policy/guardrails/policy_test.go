@@ -11,11 +11,13 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
 	"github.com/resourcestack/autohealer/internal/dialect"
 	"github.com/resourcestack/autohealer/internal/enginetest"
+	"github.com/resourcestack/autohealer/internal/format"
 	"github.com/resourcestack/autohealer/internal/policykind"
 	"github.com/resourcestack/autohealer/internal/testkit"
 	"github.com/resourcestack/autohealer/internal/triage"
@@ -144,6 +146,25 @@ func TestAnInvalidVersionCanPause(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A new leader continues with the version that an earlier one has accepted.
+func TestANewLeaderKeepsTheAcceptedVersion(t *testing.T) {
+	enginetest.Run(t, func(f *enginetest.Fixture) {
+		inbox := enginetest.Empty(t, &v1alpha1.Guardrails{})
+		p := New(f, inbox, testkit.Value(dialect.DefaultRails("Observe")).Must(t), NewMetrics())
+		f.AddPolicies(p)
+		object := &v1alpha1.Guardrails{ObjectMeta: metav1.ObjectMeta{Name: v1alpha1.GuardrailsName, UID: "g", Generation: 7, ResourceVersion: "1"}}
+		object.Spec.MaxInTreatment = new(intstr.FromInt32(3))
+		object.Status.AcceptedSpec = format.EncodeSpec(object.Spec)
+		object.Spec.MaxInTreatment = new(intstr.FromString("120%"))
+		testkit.Must(t, inbox.Update(object))
+		f.Round(t.Context())
+		testkit.Same(t, p.rails.Mode, "Enforce", "the mode")
+		testkit.Equal(t, "maxInTreatment", &triage.Limit{Number: 3}, p.rails.Core.InTreatment)
+		testkit.Contains(t, p.problem, "spec.maxInTreatment", "the problem")
+		testkit.Contains(t, p.problem, "the last accepted version stays in force", "the problem")
+	})
 }
 
 // The numbers follow the cluster also while no plan changes: when a user cordons a node, and when

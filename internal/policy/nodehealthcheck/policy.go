@@ -284,6 +284,16 @@ func (h *Policy) restoreAccepted(c *check) (triage.Rule, []remediation.Template)
 		rule, ladder, err = compile(version)
 	}
 	if err != nil {
+		// The accepted annotations are not stored. Without its windows the version may only continue
+		// what has begun.
+		wrong := err
+		delete(version.Annotations, autohealerv1alpha1.WindowsAnnotation)
+		delete(version.Annotations, autohealerv1alpha1.UrgentAnnotation)
+		if rule, ladder, err = compile(version); err == nil {
+			rule.Hold = wrong.Error()
+		}
+	}
+	if err != nil {
 		h.host.Logger().Warn("accepted version unreadable", "nodeHealthCheck", c.object.Name, "err", err)
 		return triage.Rule{}, nil
 	}

@@ -38,8 +38,12 @@ func (h *Policy) WriteStatuses(ctx context.Context, now time.Time) {
 	for name, c := range h.known {
 		counts, _ := h.host.Core().Population(checkRule(name))
 		nodes, policy := c.summarize(counts), policykind.PolicyOf(checkRule(name))
-		h.host.PolicyMetrics().SetNodes(policy, nodes.States())
-		h.host.PolicyMetrics().SetReady(policy, c.disabled == "" && c.invalid == "" && c.mode.Problem == "" && !h.deferring)
+		if h.deferring { // the health check is in force, by another controller
+			h.host.PolicyMetrics().Forget(policy)
+		} else {
+			h.host.PolicyMetrics().SetNodes(policy, nodes.States())
+			h.host.PolicyMetrics().SetReady(policy, c.disabled == "" && c.invalid == "" && c.mode.Problem == "")
+		}
 		if nodes.Count(func(code triage.Code) bool { return code == c.skipped }) == 0 {
 			c.skipped = 0 // report it again next time
 		}
@@ -66,11 +70,11 @@ func (h *Policy) WriteStatuses(ctx context.Context, now time.Time) {
 			write.Pause = deferredStatusEvery
 			write.Status = func() remediationv1alpha1.NodeHealthCheckStatus { return h.deferredStatus(c) }
 			write.Send = func(ctx context.Context, name string, status remediationv1alpha1.NodeHealthCheckStatus) (string, error) {
-				standing := *meta.FindStatusCondition(status.Conditions, remediationv1alpha1.StandingBack)
-				if status.Reason != standing.Message {
-					return h.host.Writer().HealthCheckConditions(ctx, name, "", standing)
+				standing, reason := *meta.FindStatusCondition(status.Conditions, remediationv1alpha1.StandingBack), ""
+				if status.Reason == standing.Message {
+					reason = status.Reason
 				}
-				return h.host.Writer().HealthCheckConditions(ctx, name, status.Reason, standing, *meta.FindStatusCondition(status.Conditions, remediationv1alpha1.Ready))
+				return h.host.Writer().HealthCheckConditions(ctx, name, reason, standing, *meta.FindStatusCondition(status.Conditions, remediationv1alpha1.Ready))
 			}
 		}
 		c.status.Update(ctx, now, h.host.Statuses(), write)
@@ -102,9 +106,9 @@ func (c *check) statusDelay() time.Duration {
 	return time.Duration(min(len(c.nodes), remediationv1alpha1.MaxListedNodes)) * rowPause
 }
 
-// deferredStatus adds the StandingBack condition and keeps everything that the other controller has
-// written. If the controller cannot determine whether there is another one, nothing else may say why the
-// health check is not followed, so Ready and the reason say it too.
+// deferredStatus sets the conditions StandingBack and Ready, and keeps everything that the other
+// controller has written. If the controller cannot determine whether there is another one, nothing else
+// may say why the health check is not followed, so the reason says it too.
 func (h *Policy) deferredStatus(c *check) remediationv1alpha1.NodeHealthCheckStatus {
 	status, message := *c.status.Stored.DeepCopy(), h.medik8s.message()
 	set := func(kind string, is metav1.ConditionStatus) {
@@ -113,8 +117,8 @@ func (h *Policy) deferredStatus(c *check) remediationv1alpha1.NodeHealthCheckSta
 		})
 	}
 	set(remediationv1alpha1.StandingBack, metav1.ConditionTrue)
+	set(remediationv1alpha1.Ready, metav1.ConditionFalse)
 	if isUnknown, _ := h.medik8s.isUnknown(); isUnknown {
-		set(remediationv1alpha1.Ready, metav1.ConditionFalse)
 		status.Reason = message
 	}
 	return status

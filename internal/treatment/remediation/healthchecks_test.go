@@ -90,6 +90,25 @@ func TestAnInvalidVersionKeepsTheLastValidOne(t *testing.T) {
 		c.Status.AcceptedSpec = format.EncodeSpec(c.Spec)
 		c.Spec.UnhealthyConditions = []remediationv1alpha1.UnhealthyCondition{{Type: "Sick", Status: corev1.ConditionTrue, Duration: "soon"}}
 	})
+	withHealthCheck(t, func(w *healthCheckFixture) { // an annotation is invalid under the next leader
+		w.node("b", corev1.ConditionTrue)
+		w.finds(w.made("b", "quick"))
+		w.node("a", corev1.ConditionTrue)
+		w.WantNoTask("a")
+		if is := w.finding("b"); w.finding("a") != triage.OnHold || is != triage.Treating {
+			t.Errorf("a is %s, and b in treatment is %s", w.finding("a"), is)
+		}
+		if rows := w.status().UnhealthyNodes; !slices.ContainsFunc(rows, func(row remediationv1alpha1.UnhealthyNode) bool {
+			return row.Name == "a" && strings.Contains(row.Message, "autohealer.resourcestack.com/windows")
+		}) {
+			t.Errorf("the rows: %+v", rows)
+		}
+		w.brings(edited(func(c *remediationv1alpha1.NodeHealthCheck) { c.Annotations = nil }))
+		w.WantTask("a", CreateRemediation)
+	}, func(c *remediationv1alpha1.NodeHealthCheck) {
+		c.Status.AcceptedSpec = format.EncodeSpec(c.Spec)
+		c.Annotations = map[string]string{"autohealer.resourcestack.com/windows": "at night"}
+	})
 	withHealthCheck(t, func(w *healthCheckFixture) { // healthy nodes would be remediated
 		w.brings(edited(func(c *remediationv1alpha1.NodeHealthCheck) {
 			c.Spec.UnhealthyConditions[0].Type, c.Spec.UnhealthyConditions[0].Status = corev1.NodeReady, corev1.ConditionTrue
@@ -363,6 +382,9 @@ func TestDeferringToMedik8s(t *testing.T) {
 		status := w.status()
 		if standing := meta.FindStatusCondition(status.Conditions, remediationv1alpha1.StandingBack); standing == nil || !strings.Contains(standing.Message, "them holds Lease theirs/") {
 			t.Errorf("the condition: %+v", standing)
+		}
+		if ready := meta.FindStatusCondition(status.Conditions, remediationv1alpha1.Ready); ready == nil || ready.Status != metav1.ConditionFalse || ready.Reason != "AnotherController" {
+			t.Errorf("Ready: %+v", ready)
 		}
 		w.advance(20 * time.Second)
 		testkit.Check(t, !w.checks.IsDeferring(), "the Lease has ended, and the health checks are left to its holder")
