@@ -558,14 +558,14 @@ func (r *replay) mayBeMedik8sActive() bool {
 	return false
 }
 
-// differsOnlyInOwnership reports whether two statuses differ only in the condition that
-// names the responsible controller.
+// differsOnlyInOwnership reports whether two statuses differ only in the conditions that say which
+// controller follows the health check. medik8s has neither of them.
 func differsOnlyInOwnership(a, b *unstructured.Unstructured) bool {
 	strip := func(object *unstructured.Unstructured) map[string]any {
 		status := copied(object.Object["status"])
 		conditions := []map[string]any{}
 		for _, row := range rows(object, "status", "conditions") {
-			if text(row, "type") != "StandingBack" {
+			if kind := text(row, "type"); kind != "StandingBack" && kind != "Ready" {
 				conditions = append(conditions, row)
 			}
 		}

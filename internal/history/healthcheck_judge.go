@@ -463,7 +463,7 @@ func (r *replay) mayUnlock(name, check string) bool {
 }
 
 // judgeCheckWrite judges a write of ours to a health check. While another controller is
-// responsible, we own only one condition of its status.
+// responsible, we own only two conditions of its status.
 func (r *replay) judgeCheckWrite(h *healthCheck, change testbed.Change) {
 	r.report.CheckStatuses++
 	isStatus := judgeStatusWrite("health check", h.object, change, func(kind Kind, text string) { r.addCheckViolation(kind, "", h.name, text) })

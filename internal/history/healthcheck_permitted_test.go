@@ -105,7 +105,7 @@ func TestPermittedRemediations(t *testing.T) {
 			s.makes(peer, object)
 			s.objects["RebootRemediation n1"] = object
 		}, `lease peer theirs $peerLease ""; pass 1m; condition n1 Ready=True; deleteObject us n1 Reboot; writeStatus workers Enabled 5 5 0`),
-		"nothing is expected while medik8s' own controller is active":      fine(`treated; condition n1 Ready=True; pass 1h; medik8sIsActive; writeStatus workers "" 0 0 0 StandingBack=True`),
+		"nothing is expected while medik8s' own controller is active":      fine(`treated; condition n1 Ready=True; pass 1h; medik8sIsActive; writeStatus workers "" 0 0 0 StandingBack=True Ready=False`),
 		"medik8s' own controller that has just started":                    fine(`becomeUnhealthy n1; lease peer theirs $peerLease peer-1; remediate n1 workers Reboot`),
 		"medik8s' own controller that stopped without releasing its Lease": fine(`medik8sIsActive; becomeUnhealthy n1; pass 1h; remediate n1 workers Reboot; writeStatus workers Remediating 5 4 1`),
 		"an invalid health check says so":                                  fine(`healthCheck workers {"remediationTemplate":$rebootRef,"unhealthyConditions":[]}; writeStatus workers Disabled 0 0 0 Disabled=True`),
