@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"runtime"
+	"strconv"
 	"strings"
 	"testing"
 )
@@ -78,7 +79,7 @@ func TestDownload(t *testing.T) {
 					return
 				}
 				text, isCut := strings.CutPrefix(content, "cut:")
-				w.Header().Set("Content-Length", fmt.Sprint(len(text)))
+				w.Header().Set("Content-Length", strconv.Itoa(len(text)))
 				if isCut {
 					text = text[:len(text)-1]
 				}
