@@ -7,7 +7,7 @@ import (
 )
 
 // windowTrials are windows of a set that the schema accepts or refuses like the compiler. Only the
-// compiler knows which dates exist, and the names of time zones.
+// compiler knows which dates exist, whether a range is empty, and the names of time zones.
 func windowTrials() (trials []trial[v1alpha1.ConditionSetSpec]) {
 	try := func(late bool, windows ...v1alpha1.Window) {
 		w := windows[0]
@@ -27,7 +27,11 @@ func windowTrials() (trials []trial[v1alpha1.ConditionSetSpec]) {
 	}
 	schedule, zone, duration := []string{"0 22 * * 1-5"}, []string{""}, []string{"4h"}
 	with(false, []string{"* * * * *", "*/5 0-6,22 ? jan mon-fri", " 0  0 * * * ", "0 0 29 2 *", "@daily", "0 0 * *", "0 0 * * * *", "@every 1h", "@reboot", "daily", "", "CRON_TZ=UTC 0 0 * * *", "TZ=UTC @daily"}, zone, duration)
-	with(true, []string{"60 0 * * *", "0 0 30 2 *", "0 0 31 4,6 *", "a b c d e", ", 0 * * *"}, zone, duration)
+	with(false, []string{
+		"60 0 * * *", "0 24 * * *", "0 0 0 * *", "0 0 32 * *", "0 0 * 13 *", "0 0 * * 7", "*/0 * * * *", "a b c d e", ", 0 * * *",
+		"00 08 * * *", "59 23 31 12 6", "5/10 * 1-31/2 JAN-Dec Sun", "0 0 * * mon,wed-FRI/2",
+	}, zone, duration)
+	with(true, []string{"0 0 30 2 *", "0 0 31 4,6 *", "30-10 * * * *"}, zone, duration)
 	with(false, schedule, []string{"UTC", "Europe/Berlin", "America/Argentina/Buenos_Aires", "Etc/GMT+1", "Local", "../UTC", "Europe/", "+01:00", "Europe Berlin"}, duration)
 	with(true, schedule, []string{"Europe/Bielefeld", "CET/DST"}, duration)
 	with(false, schedule, zone, []string{"8760h", "1h30m", "1.5h", "90s", "1ns", "0s", "0h0m", "8761h", "99999999h", "-4h", "4", "1d", "four hours", ""})
