@@ -103,7 +103,8 @@ func (r release) write(to io.Writer, from io.Reader) error {
 		if err != nil {
 			return err
 		}
-		if found = found || header.Name == name; header.Name == name {
+		if header.Name == name {
+			found = true
 			if _, err := io.Copy(to, files); err != nil { //nolint:gosec // the checksum follows
 				return err
 			}
@@ -136,8 +137,8 @@ func (d *downloader) checksum(ctx context.Context, r release) (string, error) {
 }
 
 // get starts a download.
-func (d *downloader) get(ctx context.Context, from string) (body io.ReadCloser, size int64, err error) {
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, from, http.NoBody)
+func (d *downloader) get(ctx context.Context, address string) (body io.ReadCloser, size int64, err error) {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, address, http.NoBody)
 	if err != nil {
 		return nil, 0, err
 	}
@@ -155,7 +156,7 @@ func (d *downloader) get(ctx context.Context, from string) (body io.ReadCloser, 
 	}
 	if response.StatusCode != http.StatusOK {
 		response.Body.Close()
-		return nil, 0, fmt.Errorf("%s: %s", from, response.Status)
+		return nil, 0, fmt.Errorf("%s: %s", address, response.Status)
 	}
 	return response.Body, response.ContentLength, nil
 }

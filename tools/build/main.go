@@ -112,7 +112,7 @@ func (s set) build(ctx context.Context, name string) error {
 	from := newDownloader()
 	for i, p := range todo {
 		label := fmt.Sprintf("%s: [%d/%d] %s", name, i+1, len(todo), p.name)
-		if err := p.make(ctx, label, s, from); err != nil {
+		if err := p.install(ctx, label, s, from); err != nil {
 			return fmt.Errorf("building %s: %w", p.name, err)
 		}
 		if err := os.WriteFile(filepath.Join(stamps, p.name), []byte(p.key(inputs)), 0o644); err != nil {
@@ -149,11 +149,11 @@ func (p program) key(inputs []byte) string {
 	return fmt.Sprintf("%x", sha256.Sum256(append([]byte(p.pkg+"\x00"+p.ldflags+"\x00"), inputs...)))
 }
 
-// make downloads or compiles one program beside its place and moves it there.
-func (p program) make(ctx context.Context, label string, s set, from *downloader) error {
+// install downloads or compiles one program beside its place and moves it there.
+func (p program) install(ctx context.Context, label string, s set, from *downloader) error {
 	show := newProgress(label)
-	// A name of its own for each attempt: a compiler that outlived a killed
-	// build must not write into the next one's file.
+	// Each attempt has its own file: a compiler that outlives a killed build must not write into that of
+	// the next build.
 	unfinished, err := filepath.Abs(filepath.Join(s.out, fmt.Sprintf(".%s.building.%d", p.name, os.Getpid())))
 	if err != nil {
 		return err

@@ -268,6 +268,22 @@ func compile(object *remediationv1alpha1.NodeHealthCheck) (rule triage.Rule, lad
 	return rule, ladder, err
 }
 
+// compileAccepted compiles a version that was accepted before. Its annotations are not stored: if those
+// of today are invalid, the rule has no windows, and only continues what has begun.
+func compileAccepted(object *remediationv1alpha1.NodeHealthCheck, spec remediationv1alpha1.NodeHealthCheckSpec) (rule triage.Rule, ladder []remediation.Template, err error) {
+	version := object.DeepCopy()
+	version.Spec = spec
+	rule, ladder, invalid := compile(version)
+	if invalid == nil {
+		return rule, ladder, nil
+	}
+	delete(version.Annotations, autohealerv1alpha1.WindowsAnnotation)
+	delete(version.Annotations, autohealerv1alpha1.UrgentAnnotation)
+	rule, ladder, err = compile(version)
+	rule.Hold = invalid.Error()
+	return rule, ladder, err
+}
+
 // restoreAccepted returns the rule of the version that was followed last, by this process or by
 // a previous leader; a zero rule for none.
 func (h *Policy) restoreAccepted(c *check) (triage.Rule, []remediation.Template) {
@@ -275,23 +291,11 @@ func (h *Policy) restoreAccepted(c *check) (triage.Rule, []remediation.Template)
 	if accepted == "" {
 		return triage.Rule{}, nil
 	}
-	spec, err := format.DecodeSpec[remediationv1alpha1.NodeHealthCheckSpec](accepted)
-	version := c.object.DeepCopy()
-	version.Spec = spec
 	var rule triage.Rule
 	var ladder []remediation.Template
+	spec, err := format.DecodeSpec[remediationv1alpha1.NodeHealthCheckSpec](accepted)
 	if err == nil {
-		rule, ladder, err = compile(version)
-	}
-	if err != nil {
-		// The accepted annotations are not stored. Without its windows the version may only continue
-		// what has begun.
-		wrong := err
-		delete(version.Annotations, autohealerv1alpha1.WindowsAnnotation)
-		delete(version.Annotations, autohealerv1alpha1.UrgentAnnotation)
-		if rule, ladder, err = compile(version); err == nil {
-			rule.Hold = wrong.Error()
-		}
+		rule, ladder, err = compileAccepted(c.object, spec)
 	}
 	if err != nil {
 		h.host.Logger().Warn("accepted version unreadable", "nodeHealthCheck", c.object.Name, "err", err)

@@ -80,7 +80,6 @@ func TestAnInvalidVersionKeepsTheLastValidOne(t *testing.T) {
 		if status := w.status(); !meta.IsStatusConditionTrue(status.Conditions, remediationv1alpha1.Ready) {
 			t.Errorf("the status of a valid version: %+v", status)
 		}
-		testkit.Same(t, *w.status().MaxUnhealthyNodes, *w.status().ObservedNodes, "the nodes that may be unhealthy")
 		testkit.Check(t, w.Told(treat.NotAccepted) == 1 && w.Told(treat.Accepted) == 1 && w.Told(treat.Disabled) == 0, "Events: %+v", w.Events)
 	})
 	withHealthCheck(t, func(w *healthCheckFixture) { // under the next leader
@@ -126,6 +125,37 @@ func TestAnInvalidVersionKeepsTheLastValidOne(t *testing.T) {
 		w.WantNoTask("a")
 		testkit.Same(t, w.finding("a"), triage.OnHold, "the node")
 	})
+}
+
+// The status has the effective limit, of 10 nodes.
+func TestTheStatusHasTheEffectiveLimit(t *testing.T) {
+	for name, of := range map[string]struct {
+		maxUnhealthy, minHealthy string
+		want                     int
+	}{
+		"the default of 49%, rounded up": {"", "", 5},
+		"a number":                       {"3", "", 3},
+		"a percentage":                   {"31%", "", 4},
+		"minHealthy":                     {"", "8", 2},
+		"minHealthy as a percentage":     {"", "51%", 4},
+	} {
+		t.Run(name, func(t *testing.T) {
+			withHealthCheck(t, func(w *healthCheckFixture) {
+				for i := range 10 {
+					w.node(fmt.Sprintf("n%d", i), corev1.ConditionFalse)
+				}
+				testkit.Same(t, *w.status().MaxUnhealthyNodes, of.want, "the nodes that may be unhealthy")
+			}, func(c *remediationv1alpha1.NodeHealthCheck) {
+				c.Spec.MaxUnhealthy, c.Spec.MinHealthy = nil, nil
+				if of.maxUnhealthy != "" {
+					c.Spec.MaxUnhealthy = new(intstr.Parse(of.maxUnhealthy))
+				}
+				if of.minHealthy != "" {
+					c.Spec.MinHealthy = new(intstr.Parse(of.minHealthy))
+				}
+			})
+		})
+	}
 }
 
 // The health check was never followed, so its running treatments are unknown.
