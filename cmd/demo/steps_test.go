@@ -127,10 +127,13 @@ func tempFolder(t *testing.T) string {
 	return folder
 }
 
-// recordProcesses records the running processes. The returned function checks that they and
-// all temporary files are gone.
+// recordProcesses records the running processes, after those that exited were restarted. The
+// returned function checks that they and all temporary files are gone.
 func (s *demoCluster) recordProcesses(t *testing.T, folder string) (checkAllGone func()) {
 	t.Helper()
+	for _, p := range s.programs() {
+		testkit.Until(t, p.name+" runs", func() bool { return p.PID() != 0 })
+	}
 	pids := map[string]int{
 		"etcd": s.Etcd.PID(), "kube-apiserver": s.APIServer.PID(), "kube-controller-manager": s.ControllerManager.PID(),
 		"kube-scheduler": s.Scheduler.PID(), "kwok": s.Kwok.PID(),

@@ -205,7 +205,12 @@ func testHealthCheckKilled(w *scope) {
 	launch()
 	w.hasCheckStatus("workers", counted(count, count-unhealthy, unhealthy))
 	w.hasCheckStatus("plane", counted(3, 1, 1))
-	w.judgeRemediations(history.Config{AnyTurn: true, Lag: longLag}, history.Counts{Remediations: 12, Releases: 9, Notes: 6, Leases: 20}) // each kind has at least three kills
+	// How many objects come and go during the storm depends on the speed of the machine. The
+	// kills and the recovery of all nodes guarantee the numbers below.
+	w.recover(append(nodes[:unhealthy:unhealthy], plane[:2]...))
+	w.hasCheckStatus("workers", counted(count, count, 0))
+	w.hasCheckStatus("plane", counted(3, 3, 0))
+	w.judgeRemediations(history.Config{AnyTurn: true, Lag: longLag}, history.Counts{Remediations: 9, Releases: 9, Notes: 7, Leases: 18})
 }
 
 // ---- the control plane
