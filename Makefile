@@ -75,7 +75,7 @@ GENERATED := deploy/chart/crds deploy/chart/files deploy/install.yaml deploy/cle
 generators:
 	@cd tools && go run ./build generator helm
 test-programs:
-	@cd tools && go run ./build helm registry promtool
+	@cd tools && go run ./build helm registry prometheus
 
 .PHONY: generate
 generate: generators ## Generate deepcopy methods, CRDs and the patch for Karpenter from api, manifests from the chart, default sets and their docs from catalog, NOTICE from go.mod

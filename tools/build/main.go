@@ -142,6 +142,9 @@ func (s set) fingerprint(ctx context.Context) ([]byte, error) {
 	if s.source != nil {
 		fmt.Fprintln(h, s.source.sum, s.source.goVersion)
 	}
+	if s.tags != "" {
+		fmt.Fprintln(h, s.tags)
+	}
 	return h.Sum(nil), nil
 }
 
@@ -200,7 +203,7 @@ func (p program) compile(ctx context.Context, unfinished string, show *progress,
 	if err != nil {
 		return 0, err
 	}
-	cmd := s.goCommand(ctx, "build", "-v", "-trimpath", "-ldflags", strings.TrimSpace("-s -w "+p.ldflags), "-o", unfinished, p.pkg)
+	cmd := s.goCommand(ctx, "build", "-v", "-trimpath", "-tags", s.tags, "-ldflags", strings.TrimSpace("-s -w "+p.ldflags), "-o", unfinished, p.pkg)
 	stderr, err := cmd.StderrPipe()
 	if err != nil {
 		return 0, err
@@ -231,7 +234,7 @@ func (p program) compile(ctx context.Context, unfinished string, show *progress,
 // machine this is also when the modules are downloaded.
 func (p program) stale(ctx context.Context, s set, show *progress) (int, error) {
 	show.step("looking what is cached")
-	cmd := s.goCommand(ctx, "list", "-deps", "-trimpath", "-f", "{{if .Stale}}x{{end}}", p.pkg)
+	cmd := s.goCommand(ctx, "list", "-deps", "-trimpath", "-tags", s.tags, "-f", "{{if .Stale}}x{{end}}", p.pkg)
 	var listed, complaints bytes.Buffer
 	cmd.Stdout = &listed
 	stderr, err := cmd.StderrPipe()
