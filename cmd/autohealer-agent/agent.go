@@ -76,11 +76,11 @@ func run(ctx context.Context, o options, getenv func(string) string, out io.Writ
 	if err := checkUsable(files.Settings()); err != nil {
 		return errors.Join(err, a.state.Close())
 	}
-	getNode, err := a.reports.connect(o, getenv)
+	api, getNode, err := a.reports.connect(o, getenv)
 	if err != nil {
 		return errors.Join(err, a.state.Close())
 	}
-	servers, err := listen(ctx, o, a)
+	servers, err := listen(ctx, o, a, api)
 	if err != nil {
 		return errors.Join(err, a.state.Close())
 	}

@@ -26,6 +26,8 @@ type options struct {
 
 	address, prometheusAddress string
 	port, prometheusPort       int
+	metricsSecure              bool
+	metricsCerts               string // folder
 
 	hostname  string // value of the flag
 	node      string // resolved name of the node
@@ -88,6 +90,8 @@ func (o *options) flags() *flag.FlagSet {
 	f.IntVar(&o.port, "port", 20256, "`port` of --address, 0 to disable it")
 	f.StringVar(&o.prometheusAddress, "prometheus-address", "127.0.0.1", "`address` of /metrics")
 	f.IntVar(&o.prometheusPort, "prometheus-port", 20257, "`port` of --prometheus-address, 0 to disable it")
+	f.BoolVar(&o.metricsSecure, "metrics-secure", false, "serve metrics over TLS, only to clients whose token may get /metrics; value agent.metrics.secure of the chart adds the rights")
+	f.StringVar(&o.metricsCerts, "metrics-cert-dir", "", "`directory` with tls.crt and tls.key for --metrics-secure; without it the agent creates a certificate that clients cannot verify")
 
 	f.StringVar(&o.hostname, "hostname-override", "", "`name` of the node; default: $NODE_NAME, then the host name")
 	f.StringVar(&o.override, "apiserver-override", "", "`URL` of the API server, with the query parameters inClusterConfig, insecure, auth, useServiceAccount")
@@ -254,7 +258,7 @@ var flagGroups = []struct{ use, names string }{
 	{"What to look for", "config.system-log-monitor config.check-monitor config.custom-plugin-monitor config.problem-sources config.system-stats-monitor"},
 	{"Where to report", "hostname-override kubeconfig apiserver-override event-namespace lease-namespace"},
 	{"What to report", "enable-k8s-exporter k8s-exporter-update-node-conditions k8s-exporter-write-events k8s-exporter-heartbeat-period take-over"},
-	{"What to serve", "address port prometheus-address prometheus-port"},
+	{"What to serve", "address port prometheus-address prometheus-port metrics-secure metrics-cert-dir"},
 	{"The program", "state-dir log-format log-level v validate version"},
 }
 
@@ -299,6 +303,9 @@ func (o *options) check() error {
 	}
 	if o.port != 0 && o.port == o.prometheusPort && o.address == o.prometheusAddress {
 		errs = append(errs, fmt.Errorf("--port and --prometheus-port are both %d: give each its own", o.port))
+	}
+	if o.metricsCerts != "" && !o.metricsSecure {
+		errs = append(errs, fmt.Errorf("--metrics-cert-dir=%s is not used without --metrics-secure: add --metrics-secure, or remove this flag", o.metricsCerts))
 	}
 	if len(o.files()) == 0 && !o.version {
 		errs = append(errs, errors.New("no configuration file is named: write --config.system-log-monitor=/config/kernel-monitor.json, or another"))

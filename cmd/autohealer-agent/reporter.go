@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"os"
 	"sync"
@@ -34,35 +35,37 @@ type reports struct {
 	unknownFields *format.Rest
 }
 
-// connect finds the API server, and returns the function that reads the metadata of the node.
-// Without an API server the agent only serves and logs its findings. If the configured API
-// server cannot be found, connect returns an error.
-func (r *reports) connect(o options, getenv func(string) string) (func(context.Context) (kubeapi.Metadata, error), error) {
+// connect finds the API server, and returns its client and the function that reads the metadata
+// of the node. Without an API server the agent only serves and logs its findings. If a flag needs
+// an API server that cannot be found, connect returns an error.
+func (r *reports) connect(o options, getenv func(string) string) (*kubeapi.Client, func(context.Context) (kubeapi.Metadata, error), error) {
 	var client *kubeapi.Client
 	access, err := kubeapi.Find(o.kubeconfig, o.override, getenv)
 	if err == nil {
 		client, err = kubeapi.New(access, name+"/"+version)
 	}
 	switch {
+	case err != nil && o.metricsSecure:
+		return nil, nil, fmt.Errorf("--metrics-secure needs an API server that knows the rights of clients: %w", err)
 	case err != nil && (o.kubeconfig != "" || o.override != ""):
-		return nil, err
+		return nil, nil, err
 	case err != nil:
 		if o.reporting.enable {
 			r.log.Warn("nothing is reported to an api server", "err", err)
 		}
-		return func(context.Context) (kubeapi.Metadata, error) { return kubeapi.Metadata{}, err }, nil
+		return nil, func(context.Context) (kubeapi.Metadata, error) { return kubeapi.Metadata{}, err }, nil
 	}
 	getNode := func(ctx context.Context) (kubeapi.Metadata, error) { return client.NodeMetadata(ctx, o.node) }
 	if !o.reporting.enable {
 		r.log.Info("nothing is reported to the api server", "why", "--enable-k8s-exporter=false")
-		return getNode, nil
+		return client, getNode, nil
 	}
 	r.reporter, err = report.New(report.Config{
 		API: client, Node: o.node, Holder: holder(o, getenv), LeaseNamespace: o.reporting.leases, EventNamespace: o.reporting.namespace,
 		TakeOver: o.takeOver, WithoutConditions: !o.reporting.conditions, WithoutEvents: !o.reporting.events,
 		LookEvery: max(o.reporting.heartbeat, minHeartbeat), Remembered: r.restore(), Remember: r.save, Logger: r.log,
 	})
-	return getNode, err
+	return client, getNode, err
 }
 
 // start runs the reporter until the returned function is called. That function waits a

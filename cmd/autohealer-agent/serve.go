@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -14,6 +15,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/resourcestack/autohealer/internal/kubeapi"
 	"github.com/resourcestack/autohealer/internal/metrictext"
 )
 
@@ -28,18 +30,27 @@ type server struct {
 
 // listen opens the ports of the command line, so that a port in use is reported at the
 // start.
-func listen(ctx context.Context, o options, a *agent) ([]*server, error) {
+func listen(ctx context.Context, o options, a *agent, api *kubeapi.Client) ([]*server, error) {
 	status, metrics := http.NewServeMux(), http.NewServeMux()
 	status.HandleFunc("GET /healthz", a.serveHealth)
 	status.HandleFunc("GET /conditions", a.serveConditions)
 	handlePprof(status)
-	metrics.HandleFunc("GET /metrics", a.serveMetrics)
+	serveMetrics, secured := http.HandlerFunc(a.serveMetrics), (*tls.Config)(nil)
+	if o.metricsSecure {
+		var err error
+		if secured, err = metricsTLS(o.metricsCerts, o.node); err != nil {
+			return nil, err
+		}
+		serveMetrics = newMetricsAccess(api).protect(serveMetrics)
+	}
+	metrics.HandleFunc("GET /metrics", serveMetrics)
 	var servers []*server
 	for _, of := range []struct {
 		flag, address string
 		port          int
 		handler       http.Handler
-	}{{"port", o.address, o.port, status}, {"prometheus-port", o.prometheusAddress, o.prometheusPort, metrics}} {
+		tls           *tls.Config
+	}{{"port", o.address, o.port, status, nil}, {"prometheus-port", o.prometheusAddress, o.prometheusPort, metrics, secured}} {
 		if of.port == 0 {
 			continue
 		}
@@ -50,6 +61,9 @@ func listen(ctx context.Context, o options, a *agent) ([]*server, error) {
 				s.listener.Close()
 			}
 			return nil, fmt.Errorf("listening on %s: %w (set --%s to a free port, or to 0 to disable it)", address, err, of.flag)
+		}
+		if of.tls != nil {
+			listener = tls.NewListener(listener, of.tls)
 		}
 		servers = append(servers, a.newServer(address, listener, of.handler))
 	}
