@@ -18,12 +18,14 @@ import (
 	"github.com/resourcestack/autohealer/internal/testkit"
 )
 
-// TestSecureMetrics scrapes a controller as documented in docs/metrics.md, with the tokens
-// of two accounts and without a token.
+// TestSecureMetrics scrapes a controller and an agent as documented in docs/metrics.md, with the
+// tokens of two accounts and without a token.
 func TestSecureMetrics(t *testing.T) {
 	t.Parallel()
 	c := cluster{testbed.New(t, testbed.Config{})}
 	testkit.Must(t, install.Install(t.Context(), c.Cluster))
+	testkit.Must(t, install.ApplyAgentRights(t.Context(), c.Cluster))
+	testkit.Value(c.CreateNodes(t.Context(), testbed.Nodes{Count: 1})).Must(t)
 	c.kubectl(t, "create", "namespace", "monitoring")
 	c.kubectl(t, "apply", "--validate=strict", "-f", "extras/metrics-rights.yaml")
 	_, bind, found := strings.Cut(shown(t, "../docs/metrics.md", "## Over TLS"), "kubectl create ")
@@ -35,14 +37,17 @@ func TestSecureMetrics(t *testing.T) {
 	for name, content := range map[string][]byte{"tls.crt": certificate, "tls.key": key} {
 		testkit.Must(t, os.WriteFile(filepath.Join(folder, name), content, 0o600))
 	}
-	controller, err := install.Start(t.Context(), c.Cluster, install.Options{Args: []string{"--metrics-secure", "--metrics-cert-dir=" + folder}})
-	testkit.Must(t, err)
+	args := []string{"--metrics-secure", "--metrics-cert-dir=" + folder}
+	controller := testkit.Value(install.Start(t.Context(), c.Cluster, install.Options{Args: args})).Must(t)
+	agent := testkit.Value(install.StartAgent(t.Context(), c.Cluster, install.AgentOptions{
+		Node: mine, Args: append(args, "--config.check-monitor="+testkit.Value(filepath.Abs("../config/health-checks.json")).Must(t)),
+	})).Must(t)
 	trusted := x509.NewCertPool()
 	trusted.AppendCertsFromPEM(certificate)
 	client := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: trusted}}}
 	defer client.CloseIdleConnections()
-	scrape := func(account string) error {
-		request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://"+controller.Metrics+"/metrics", nil)
+	scrape := func(address, account string) error {
+		request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://"+address+"/metrics", nil)
 		if err != nil {
 			return err
 		}
@@ -64,17 +69,19 @@ func TestSecureMetrics(t *testing.T) {
 		}
 		return err
 	}
-	for account, want := range map[string]string{"": "401 ", "unauthorized": "403 "} {
-		testkit.Eventually(t, "an answer to "+account, func() error {
-			if err := scrape(account); err == nil || !strings.HasPrefix(err.Error(), want) {
-				return fmt.Errorf("%w, want %s", err, want)
-			}
-			return nil
-		})
-	}
-	testkit.Eventually(t, "the metrics", func() error { return scrape("prometheus") })
-	if response, err := http.Get("http://" + controller.Metrics + "/metrics"); err == nil { //nolint:noctx // refused at once
-		response.Body.Close()
-		testkit.Check(t, response.StatusCode != http.StatusOK, "the metrics are served in plain text too")
+	for name, address := range map[string]string{"controller": controller.Metrics, "agent": agent.Metrics} {
+		for account, want := range map[string]string{"": "401 ", "unauthorized": "403 "} {
+			testkit.Eventually(t, "an answer of the "+name+" to "+account, func() error {
+				if err := scrape(address, account); err == nil || !strings.HasPrefix(err.Error(), want) {
+					return fmt.Errorf("%w, want %s", err, want)
+				}
+				return nil
+			})
+		}
+		testkit.Eventually(t, "the metrics of the "+name, func() error { return scrape(address, "prometheus") })
+		if response, err := http.Get("http://" + address + "/metrics"); err == nil { //nolint:noctx // refused at once
+			response.Body.Close()
+			testkit.Check(t, response.StatusCode != http.StatusOK, "the metrics of the %s are served in plain text too", name)
+		}
 	}
 }

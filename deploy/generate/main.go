@@ -1,5 +1,6 @@
 // Command generate makes the files of deploy that are generated: the patch that adds the repair
-// block to the CRD of Karpenter's NodePools, and the manifests for users without Helm.
+// block to the CRD of Karpenter's NodePools, the dashboard for Grafana, and the manifests for
+// users without Helm.
 //
 // The block on a NodePool has the schema of the block in a RepairPolicy, except the description
 // of the whole block and the defaults: a NodePool belongs to its user and to Karpenter, so the
@@ -34,6 +35,9 @@ func command(args []string) error {
 	}
 	folder := filepath.Join(args[0], "deploy")
 	if err := writePatch(folder); err != nil {
+		return err
+	}
+	if err := writeDashboard(folder); err != nil {
 		return err
 	}
 	return render(folder, args[1])

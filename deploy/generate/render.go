@@ -34,8 +34,8 @@ to the admission policies.`, []string{"--show-only", "templates/agent/namespace.
 		"--show-only", "templates/agent/guard.yaml", "--show-only", "templates/agent/flow.yaml"}},
 	{"extras/restore-rights.yaml", `The rights for --restore-nodepool-schema. The value karpenter.restoreSchema=true of the
 chart adds them and the argument.`, only("controller/restore", "karpenter.restoreSchema=true")},
-	{"extras/metrics-rights.yaml", `The rights for --metrics-secure. The value controller.metrics.secure=true of the chart
-adds them and the argument.`, only("controller/metrics", "controller.metrics.secure=true")},
+	{"extras/metrics-rights.yaml", `The rights for --metrics-secure. The values controller.metrics.secure=true and
+agent.metrics.secure=true of the chart add them and the arguments.`, only("shared/metrics", "controller.metrics.secure=true", "agent.metrics.secure=true")},
 	{"extras/network-policy.yaml", `A NetworkPolicy for the controller: write the addresses of your API server in place of
 192.0.2.0/24. The values networkPolicy of the chart do the same.`, only("controller/network", "networkPolicy.enabled=true", "networkPolicy.apiServers={192.0.2.0/24}")},
 }

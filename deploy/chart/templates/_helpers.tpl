@@ -53,6 +53,11 @@ subjects:
   namespace: {{ .home }}
 {{- end }}
 
+{{/* autohealer.agentMetricsAreSecure says whether agents serve their metrics outside their nodes. */}}
+{{- define "autohealer.agentMetricsAreSecure" -}}
+{{- with .Values.agent }}{{ and .enabled (or .metrics.secure .metrics.podMonitor.enabled) }}{{ end -}}
+{{- end }}
+
 {{/* autohealer.image is an image with its tag or digest. */}}
 {{- define "autohealer.image" -}}
 {{- $image := index . 1 -}}

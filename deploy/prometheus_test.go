@@ -1,0 +1,216 @@
+package deploy_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/resourcestack/autohealer/internal/install"
+	"github.com/resourcestack/autohealer/internal/testbed"
+	"github.com/resourcestack/autohealer/internal/testkit"
+)
+
+// TestPrometheus installs the chart with everything for monitoring. A real Prometheus scrapes the
+// controller and an agent with the token that the chart makes, and answers the queries of the
+// dashboard and of the alerts. The CRDs of Prometheus' operator validate the monitors.
+func TestPrometheus(t *testing.T) {
+	t.Parallel()
+	r := release{folder: t.TempDir(), cluster: cluster{testbed.New(t, testbed.Config{
+		ControllerManager: true,
+		Flags: testbed.Flags{
+			APIServer:         []string{"--enable-aggregator-routing=true"},
+			ControllerManager: []string{"--controllers=*,-deployment-controller", "--node-monitor-grace-period=1h", "--node-startup-grace-period=1h"},
+		},
+	})}}
+	testkit.Value(r.CreateNodes(t.Context(), testbed.Nodes{Count: 5})).Must(t)
+	r.runsJobs(t)
+	for _, kind := range []string{"servicemonitors", "podmonitors", "prometheusrules"} {
+		r.kubectl(t, "apply", "--server-side", "-f", filepath.Join(prometheusOperator(t), "example/prometheus-operator-crd/monitoring.coreos.com_"+kind+".yaml"))
+	}
+	r.kubectl(t, "wait", "--for=condition=Established", "--timeout=1m", "crd/podmonitors.monitoring.coreos.com", "crd/servicemonitors.monitoring.coreos.com", "crd/prometheusrules.monitoring.coreos.com")
+	testkit.Must(t, r.upgrade(t, "--set", "enforce={Taint},controller.metrics.secure=true,controller.metrics.serviceMonitor.enabled=true,controller.metrics.serviceMonitor.interval=30s,"+
+		"agent.metrics.podMonitor.enabled=true,agent.metrics.podMonitor.labels.release=main,prometheusRule.enabled=true,grafanaDashboard.enabled=true"))
+	controller := r.runsController(t)
+	kernelLog := filepath.Join(t.TempDir(), "kernel.log")
+	testkit.Must(t, os.WriteFile(kernelLog, nil, 0o600))
+	agent := testkit.Value(install.StartAgent(t.Context(), r.Cluster, install.AgentOptions{Node: mine, Args: []string{
+		"--metrics-secure", "--config.system-log-monitor=" + file(t, `{
+			"plugin": "filelog", "logPath": "`+kernelLog+`", "pluginConfig": {"timestamp": "^(\\S+)", "message": "^\\S+ (.*)", "timestampFormat": "2006-01-02T15:04:05Z07:00"}, "source": "kernel-monitor",
+			"conditions": [{"type": "KernelDeadlock", "reason": "KernelHasNoDeadlock", "message": "kernel has no deadlock"}],
+			"rules": [{"type": "permanent", "condition": "KernelDeadlock", "reason": "DockerHung", "pattern": "task docker:\\w+ blocked for more than \\w+ seconds\\."}]}`),
+	}})).Must(t)
+	r.kubectl(t, "apply", "-f", file(t, chartPolicy))
+
+	p := r.runsPrometheus(t, map[string]string{"controller": controller.Metrics, "agent": agent.Metrics})
+	line := time.Now().Format(time.RFC3339) + " task docker:20744 blocked for more than 120 seconds.\n"
+	testkit.Must(t, os.WriteFile(kernelLog, []byte(line), 0o600))
+	testkit.Eventually(t, "the taint of the user's policy", func() error {
+		if got := r.tainted(t); !slices.Equal(got, []string{mine}) {
+			return fmt.Errorf("tainted are %v", got)
+		}
+		return nil
+	})
+
+	t.Run("scrapes both programs", func(t *testing.T) {
+		testkit.Eventually(t, "both programs to be scraped", func() error {
+			var answer struct {
+				Data struct {
+					ActiveTargets []struct{ Health, LastError, ScrapePool string }
+				}
+			}
+			if err := p.get("/api/v1/targets", nil, &answer); err != nil {
+				return err
+			}
+			for _, target := range answer.Data.ActiveTargets {
+				if target.Health != "up" {
+					return fmt.Errorf("%s is %s: %s", target.ScrapePool, target.Health, target.LastError)
+				}
+			}
+			return nil
+		})
+	})
+	t.Run("answers every query of the dashboard", func(t *testing.T) { p.answersDashboard(t, r) })
+	t.Run("evaluates every alert", p.evaluatesAlerts)
+}
+
+// prometheusOperator returns the folder of the source of Prometheus' operator.
+func prometheusOperator(t *testing.T) string {
+	t.Helper()
+	list := exec.CommandContext(t.Context(), "go", "list", "-m", "-f", "{{.Dir}}", "github.com/prometheus-operator/prometheus-operator")
+	list.Dir = "../testbed/prometheus"
+	out, err := list.Output()
+	testkit.Must(t, err)
+	return strings.TrimSpace(string(out))
+}
+
+// prometheus is the base URL of a running Prometheus.
+type prometheus string
+
+// runsPrometheus runs a Prometheus that scrapes each program, with the token of the chart.
+func (r release) runsPrometheus(t *testing.T, programs map[string]string) prometheus {
+	t.Helper()
+	folder := t.TempDir()
+	api := clientFor(t, r.AdminConfig())
+	var token []byte
+	testkit.Eventually(t, "the token of the chart", func() error {
+		secret, err := api.CoreV1().Secrets(agent).Get(t.Context(), "autohealer-metrics-reader", metav1.GetOptions{})
+		if err != nil || len(secret.Data[corev1.ServiceAccountTokenKey]) == 0 {
+			return fmt.Errorf("it has no token (%w)", err)
+		}
+		token = secret.Data[corev1.ServiceAccountTokenKey]
+		return nil
+	})
+	tokenFile := filepath.Join(folder, "token")
+	testkit.Must(t, os.WriteFile(tokenFile, token, 0o600))
+	config := "global: {scrape_interval: 1s, evaluation_interval: 1s}\nrule_files: [" + testkit.Value(filepath.Abs("chart/alerts.yaml")).Must(t) + "]\nscrape_configs:\n"
+	for name, address := range programs {
+		config += fmt.Sprintf("- {job_name: autohealer-%s, scheme: https, authorization: {credentials_file: %s}, tls_config: {insecure_skip_verify: true}, static_configs: [{targets: [%q]}]}\n", name, tokenFile, address)
+	}
+	address := testkit.Value(r.Address()).Must(t)
+	testkit.Value(r.Run(t.Context(), testbed.Program{
+		Name: "prometheus", Path: testkit.Value(filepath.Abs("../bin/tools/prometheus")).Must(t),
+		Args:  []string{"--config.file=" + file(t, config), "--storage.tsdb.path=" + filepath.Join(folder, "data"), "--web.listen-address=" + address},
+		Ready: func(ctx context.Context) error { return testkit.Answers(ctx, "http://"+address+"/-/ready") },
+	})).Must(t)
+	return prometheus("http://" + address)
+}
+
+func (p prometheus) get(path string, query url.Values, into any) error {
+	response, err := http.Get(string(p) + path + "?" + query.Encode()) //nolint:noctx // it answers at once
+	if err != nil {
+		return err
+	}
+	defer response.Body.Close()
+	return json.NewDecoder(response.Body).Decode(into)
+}
+
+// query returns the number of series of an expression.
+func (p prometheus) query(expression string) (int, error) {
+	var answer struct {
+		Status, Error string
+		Data          struct{ Result []any }
+	}
+	if err := p.get("/api/v1/query", url.Values{"query": {expression}}, &answer); err != nil {
+		return 0, err
+	}
+	if answer.Status != "success" {
+		return 0, fmt.Errorf("%s: %s", expression, answer.Error)
+	}
+	return len(answer.Data.Result), nil
+}
+
+// withoutData are metrics of the dashboard that this cluster has no series of.
+var withoutData = map[string]bool{
+	"autohealer_remediations_total": true, "autohealer_remediation_recovery_duration_seconds": true, // there is no health check
+	"autohealer_repairs_total": true, "autohealer_nodepool_held": true, // there is no NodePool
+	"autohealer_taints_removed_total":      true,
+	"autohealer_agent_config_valid":        true,
+	"autohealer_agent_monitor_up":          true,
+	"autohealer_guardrail_held":            true,
+	"autohealer_nodehealthcheck_deferring": true,
+}
+
+var metricName = regexp.MustCompile(`(autohealer|problem|process)_\w+`)
+
+func (p prometheus) answersDashboard(t *testing.T, r release) {
+	config := testkit.Value(clientFor(t, r.AdminConfig()).CoreV1().ConfigMaps(namespace).Get(t.Context(), "autohealer-dashboard", metav1.GetOptions{})).Must(t)
+	testkit.Same(t, config.Labels["grafana_dashboard"], "1", "the label for Grafana's sidecar")
+	var dashboard struct {
+		Panels []struct {
+			Type, Title string
+			Targets     []struct{ Expr, LegendFormat string }
+		}
+	}
+	testkit.Must(t, json.Unmarshal([]byte(config.Data["autohealer.json"]), &dashboard))
+	shown := 0
+	for _, panel := range dashboard.Panels {
+		for _, target := range panel.Targets {
+			shown++
+			used := strings.TrimSuffix(metricName.FindString(target.Expr), "_bucket")
+			expression := strings.ReplaceAll(target.Expr, "$__rate_interval", "10s")
+			testkit.Eventually(t, panel.Title, func() error {
+				count, err := p.query(expression)
+				if err == nil && count == 0 && !withoutData[used] {
+					err = fmt.Errorf("%s has no data", expression)
+				}
+				return err
+			})
+		}
+	}
+	testkit.Check(t, shown > 25, "the dashboard has %d queries", shown)
+}
+
+func (p prometheus) evaluatesAlerts(t *testing.T) {
+	var answer struct {
+		Data struct {
+			Groups []struct {
+				Rules []struct{ Name, Health, LastError, State string }
+			}
+		}
+	}
+	testkit.Eventually(t, "all alerts to be evaluated", func() error {
+		if err := p.get("/api/v1/rules", nil, &answer); err != nil {
+			return err
+		}
+		for _, rule := range answer.Data.Groups[0].Rules {
+			if rule.Health != "ok" {
+				return fmt.Errorf("%s is %s: %s", rule.Name, rule.Health, rule.LastError)
+			}
+			testkit.Check(t, rule.State == "inactive", "%s is %s", rule.Name, rule.State)
+		}
+		return nil
+	})
+}
