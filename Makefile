@@ -49,7 +49,7 @@ build: ## Build the programs of Autohealer and the demo into bin
 # IMAGES are autohealer-agent, autohealer-controller and autohealer-agent-scripts, PLATFORMS
 # linux/amd64 and linux/arm64.
 .PHONY: images
-images: ## Build the container images as OCI archives into bin/images; PUSH=registry/path pushes them, IMAGES and PLATFORMS select (docs/images.md)
+images: ## Build the container images as OCI archives into bin/images; PUSH=registry/path pushes them, IMAGES and PLATFORMS select (docs/how-to/build-images.md)
 	@echo "images: compiling"
 	@cd tools/images && go run . -version '$(VERSION)' $(if $(PUSH),-push '$(PUSH)') $(if $(PLATFORMS),-platforms '$(PLATFORMS)') $(IMAGES)
 
@@ -59,17 +59,17 @@ images: ## Build the container images as OCI archives into bin/images; PUSH=regi
 define regenerate
 made=$$(mktemp -d); trap 'rm -rf "$$made"' EXIT; \
 	cp -r go.mod go.sum api "$$made"; find "$$made/api" -name 'zz_generated.*' -delete; \
-	mkdir -p "$$made/deploy" "$$made/docs"; cp -r deploy/chart "$$made/deploy"; rm "$$made"/deploy/chart/{crds,files}/*; \
+	mkdir -p "$$made/deploy" "$$made/docs/reference"; cp -r deploy/chart "$$made/deploy"; rm "$$made"/deploy/chart/{crds,files}/*; \
 	generator=$$PWD/bin/tools/controller-gen; \
 	(cd "$$made" && "$$generator" object crd paths=./api/... output:crd:dir=deploy/chart/crds && sed -i '1{/^---$$/d}' deploy/chart/crds/*); \
 	cp config/{kernel-monitor,gpu-monitor,health-checks}.json "$$made/deploy/chart/files"; \
 	go run ./deploy/generate "$$made" "$$PWD/bin/tools/helm"; \
-	cp docs/conditions.md "$$made/docs"; go run ./catalog/generate "$$made"; \
+	cp docs/reference/conditions.md "$$made/docs/reference"; go run ./catalog/generate "$$made"; \
 	go -C tools run ./notice .. ./cmd/autohealer-agent ./cmd/autohealer-controller >"$$made/NOTICE"
 endef
 
 # What regenerate makes, beside the files zz_generated.* in api.
-GENERATED := deploy/chart/crds deploy/chart/files deploy/install.yaml deploy/cleanup.yaml deploy/extras deploy/defaults deploy/karpenter/nodepool-repair.json docs/conditions.md NOTICE
+GENERATED := deploy/chart/crds deploy/chart/files deploy/install.yaml deploy/cleanup.yaml deploy/extras deploy/defaults deploy/karpenter/nodepool-repair.json docs/reference/conditions.md NOTICE
 
 .PHONY: generators test-programs
 generators:
@@ -111,7 +111,7 @@ packages:
 		[ "$$(id -u)" = 0 ] || { echo "test: this needs root: sudo apt-get install -y --no-install-recommends $(TEST_PACKAGES)"; exit 1; }; \
 		apt-get update -qq; DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends --no-upgrade $(TEST_PACKAGES) >/dev/null; }
 
-# Tests on real nodes run on request only: docs/real-nodes.md.
+# Tests on real nodes run on request only: docs/contributing/real-nodes.md.
 NODE_PACKAGES := containerd runc containernetworking-plugins iproute2 iptables kmod
 
 .PHONY: nodes
@@ -126,7 +126,7 @@ nodes: testbed ## Install the Debian packages that real nodes need, as root, and
 
 # One package at a time: two nodes are enough for two cores.
 .PHONY: test-nodes
-test-nodes: nodes ## Run the tests on real nodes, as root (docs/real-nodes.md)
+test-nodes: nodes ## Run the tests on real nodes, as root (docs/contributing/real-nodes.md)
 	@echo "test: running the tests on real nodes"
 	@log=$$(mktemp); trap 'rm -f "$$log"' EXIT; \
 		REAL_NODES=1 go test $(JSON) $(RACE) -v -p 1 -timeout 15m ./internal/testbed/realnode ./test/nodes 2>&1 | tee "$$log"; \
@@ -151,7 +151,7 @@ run-suites:
 	@echo "test: running all tests; those of $(CLUSTER_TESTS) $(KARPENTER_TESTS) print their results after the others"
 	@+log=$$(mktemp); trap 'rm -f "$$log"' EXIT; result=0; \
 		$(MAKE) --no-print-directory --keep-going --jobs 2 LOG="$$log" run-others run-clusters || result=1; cat "$$log"; exit $$result
-	@[ "$(REAL_NODES)" = 1 ] || echo "test: skipped the tests on real nodes; to run them: REAL_NODES=1 make test, as root (docs/real-nodes.md)"
+	@[ "$(REAL_NODES)" = 1 ] || echo "test: skipped the tests on real nodes; to run them: REAL_NODES=1 make test, as root (docs/contributing/real-nodes.md)"
 
 # packages lists the packages whose tests start a control plane (grep -E), or do not (grep -vE).
 packages = $$(go list -f '{{.ImportPath}} {{.TestImports}} {{.XTestImports}}' $(PACKAGES) | grep -v $(foreach package,$(CLUSTER_TESTS) $(KARPENTER_TESTS) $(SEQUENTIAL) $(EXPLORED),-e '^[^ ]*$(package:.%=%) ') | $(1) 'autohealer/internal/(testbed|install)' | cut -d' ' -f1)
@@ -183,13 +183,13 @@ histories: ## Run the random histories of the core and print the situations that
 # DEVIATIONS is how often a path may deviate from the schedule in which everything is prompt.
 # The scenarios share TIME.
 .PHONY: explore
-explore: ## Explore small clusters against a model of the API, for TIME (default 30m) with up to DEVIATIONS (default 3) (docs/reliability.md)
+explore: ## Explore small clusters against a model of the API, for TIME (default 30m) with up to DEVIATIONS (default 3) (docs/contributing/exploration.md)
 	@EXPLORE_DEVIATIONS=$(or $(DEVIATIONS),3) EXPLORE_TIME=$(or $(TIME),30m) \
 		go test -v -count=1 -vet=off -timeout 24h -run '^TestSmallClusters$$' ./internal/explore | grep -vE '^ *(=== RUN|PASS)'
 
 # The controller is compiled with a clock that can be wrong, which compiles every package once.
 .PHONY: chaos
-chaos: testbed testbed-karpenter ## Kill replicas KILLS times (default 1000) in clusters of NODES (default 500), with faults of all kinds, and judge every write; SEED repeats a run (docs/reliability.md)
+chaos: testbed testbed-karpenter ## Kill replicas KILLS times (default 1000) in clusters of NODES (default 500), with faults of all kinds, and judge every write; SEED repeats a run (docs/contributing/chaos.md)
 	@CHAOS_SEED=$(or $(SEED),random) CHAOS_KILLS=$(or $(KILLS),1000) CHAOS_NODES=$(or $(NODES),500) CHAOS_CLOCKS=1 \
 		go test -v -count=1 -vet=off -timeout 24h -run '^TestChaos$$' ./test/chaos | grep -vE '^ *(=== |PASS)'
 

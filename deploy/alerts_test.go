@@ -32,14 +32,14 @@ func TestAlerts(t *testing.T) {
 		}
 	}
 	testkit.Must(t, yaml.Unmarshal(testkit.Value(os.ReadFile("chart/alerts.yaml")).Must(t), &rules))
-	page := string(testkit.Value(os.ReadFile("../docs/alerts.md")).Must(t))
+	page := string(testkit.Value(os.ReadFile("../docs/reference/alerts.md")).Must(t))
 	tests := string(testkit.Value(os.ReadFile("alerts_test.yaml")).Must(t))
 	metrics := definedMetrics(t)
 	for _, rule := range rules.Groups[0].Rules {
 		testkit.Check(t, strings.Contains(tests, `alertname="`+rule.Alert+`"`), "%s has no test", rule.Alert)
-		_, anchor, _ := strings.Cut(rule.Annotations["runbook_url"], "docs/alerts.md#")
+		_, anchor, _ := strings.Cut(rule.Annotations["runbook_url"], "docs/reference/alerts.md#")
 		hasSection := slices.ContainsFunc(strings.Split(page, "\n"), func(line string) bool { return strings.EqualFold(line, "## "+anchor) })
-		testkit.Check(t, hasSection, "%s: docs/alerts.md has no section %q", rule.Alert, anchor)
+		testkit.Check(t, hasSection, "%s: docs/reference/alerts.md has no section %q", rule.Alert, anchor)
 		for _, name := range regexp.MustCompile(`autohealer_\w+`).FindAllString(rule.Expr, -1) {
 			testkit.Check(t, metrics[name], "%s uses %s, which no program has", rule.Alert, name)
 		}

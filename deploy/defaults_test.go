@@ -26,7 +26,7 @@ func (c cluster) takesDefaults(t *testing.T) {
 		})
 	}
 	t.Run("as dry runs first as the documentation says", func(t *testing.T) {
-		page := testkit.Value(os.ReadFile("../docs/conditions.md")).Must(t)
+		page := testkit.Value(os.ReadFile("../docs/reference/conditions.md")).Must(t)
 		if !strings.Contains(string(page), "\n"+`kubectl patch -f deploy/defaults/conditionsets.yaml --local -o json --type=merge -p '{"spec": {"dryRun": true}}' | kubectl apply -f -`+"\n") {
 			t.Error("the documentation says something else")
 		}

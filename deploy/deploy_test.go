@@ -70,7 +70,7 @@ func TestDeploy(t *testing.T) {
 	t.Run("refuses exactly the guardrails that do not compile", c.agreesWithGuardrailsCompiler)
 	t.Run("stores nothing that makes the guardrails unreadable", c.storesOnlyReadableGuardrails)
 	t.Run("prints the columns of guardrails", c.printsGuardrailsColumns)
-	t.Run("accepts the examples of the page of guardrails", c.takesGuardrailsPage)
+	t.Run("accepts the examples of the pages of guardrails", c.takesGuardrailsPages)
 	t.Run("has its pods admitted in a restricted namespace", c.admitsPods)
 	t.Run("accepts the network policy", c.takesNetworkPolicy)
 	t.Run("gives the controller exactly the necessary rights", c.givesLeastRights)

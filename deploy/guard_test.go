@@ -509,8 +509,8 @@ func (c cluster) takesOldRights(t *testing.T) {
 	if err := createLease(namespace, "autohealer-agent-"+theirs)(t.Context(), client); !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), `cannot create resource "leases"`) {
 		t.Errorf("a Lease: %v", err)
 	}
-	// The additions of docs/agent-migration.md.
-	page := testkit.Value(os.ReadFile("../docs/agent-migration.md")).Must(t)
+	// The additions of docs/how-to/migrate-from-node-problem-detector.md.
+	page := testkit.Value(os.ReadFile("../docs/how-to/migrate-from-node-problem-detector.md")).Must(t)
 	_, change, _ := strings.Cut(string(page), "```yaml\n")
 	change, _, found := strings.Cut(change, "```")
 	testkit.Require(t, found, "the page shows no patch")

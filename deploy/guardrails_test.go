@@ -21,7 +21,7 @@ import (
 
 const (
 	seedGuardrails = "../api/autohealer/v1alpha1/testdata/guardrails.yaml"
-	guardrailsPage = "../docs/guardrails.md"
+	limitsPage     = "../docs/how-to/limit-repairs.md"
 )
 
 // defaultGuardrails is the spec that the API server makes of an empty one.
@@ -318,18 +318,20 @@ func (c cluster) printsGuardrailsColumns(t *testing.T) {
 	all.remove(t)
 }
 
-// takesGuardrailsPage applies every manifest of the page, and runs its commands.
-func (c cluster) takesGuardrailsPage(t *testing.T) {
+// takesGuardrailsPages applies every Guardrails object of the pages, and runs their commands.
+func (c cluster) takesGuardrailsPages(t *testing.T) {
 	all := c.guardrails()
-	page := testkit.Value(os.ReadFile(guardrailsPage)).Must(t)
-	api := testkit.Value(client.New(c.AdminConfig(), client.Options{})).Must(t)
-	manifests := 0
-	for i, part := range strings.Split(string(page), "```") {
-		manifest, isYAML := strings.CutPrefix(part, "yaml\n")
-		if i%2 == 0 || !isYAML {
-			continue
+	manifests := []string{string(testkit.Value(os.ReadFile("../examples/guardrails.yaml")).Must(t))}
+	for _, page := range []string{limitsPage, "../docs/how-to/observe-first.md", "../docs/reference/guardrails.md"} {
+		for i, part := range strings.Split(string(testkit.Value(os.ReadFile(page)).Must(t)), "```") {
+			if manifest, isYAML := strings.CutPrefix(part, "yaml\n"); i%2 == 1 && isYAML && strings.Contains(manifest, "kind: Guardrails\n") {
+				manifests = append(manifests, manifest)
+			}
 		}
-		manifests++
+	}
+	testkit.Check(t, len(manifests) >= 4, "the pages have %d manifests", len(manifests))
+	api := testkit.Value(client.New(c.AdminConfig(), client.Options{})).Must(t)
+	for _, manifest := range manifests {
 		object := &unstructured.Unstructured{}
 		testkit.Must(t, yaml.Unmarshal([]byte(manifest), &object.Object))
 		err := api.Create(t.Context(), object, &client.CreateOptions{FieldValidation: metav1.FieldValidationStrict})
@@ -340,14 +342,13 @@ func (c cluster) takesGuardrailsPage(t *testing.T) {
 		testkit.Value(observe.Guardrails(stored)).Must(t)
 		all.remove(t)
 	}
-	testkit.Check(t, manifests >= 3, "the page has %d manifests", manifests)
 
 	testkit.Must(t, all.create(t, all.sample, `{}`))
-	c.runsScript(t, "..", shown(t, guardrailsPage, "## Pause everything"))
+	c.runsScript(t, "..", shown(t, limitsPage, "## Pause everything"))
 	if got := all.one(t).Spec.Mode; got != v1alpha1.Enforce {
 		t.Errorf("after the pause has ended the mode is %s", got)
 	}
-	c.runsScript(t, "..", shown(t, guardrailsPage, "### Release a hold"))
+	c.runsScript(t, "..", shown(t, limitsPage, "## Release a hold"))
 	until, err := observe.ReleasedUntil(all.one(t))
 	testkit.Check(t, err == nil && !until.IsZero(), "the annotation of the page: %v, %v", until, err)
 	all.remove(t)

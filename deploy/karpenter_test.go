@@ -24,7 +24,7 @@ import (
 )
 
 const (
-	examplePool   = "karpenter/example.yaml"
+	examplePool   = "../examples/nodepool.yaml"
 	restoreRights = "extras/restore-rights.yaml"
 	poolReadme    = "karpenter/README.md"
 )
@@ -83,10 +83,14 @@ func shown(t *testing.T, page, after string) string {
 	t.Helper()
 	text := testkit.Value(os.ReadFile(page)).Must(t)
 	_, rest, found := strings.Cut(string(text), "\n"+after)
-	_, rest, _ = strings.Cut(rest, "\n```\n")
-	script, _, ends := strings.Cut(rest, "```\n")
-	testkit.Require(t, found && ends, "%s shows no commands after %q", page, after)
-	return script
+	for i, part := range strings.Split(rest, "```") {
+		language, script, _ := strings.Cut(part, "\n")
+		if found && i%2 == 1 && (language == "" || language == "sh") {
+			return script
+		}
+	}
+	t.Fatalf("%s shows no commands after %q", page, after)
+	return ""
 }
 
 // runsScript runs commands in a folder, like a user who pastes them.
@@ -161,6 +165,7 @@ func (c cluster) storedBlock(t *testing.T) map[string]any {
 // seedBlock returns the block of the example.
 func seedBlock() map[string]any {
 	return map[string]any{
+		"readyTimeout":              "15m",
 		"defaultTolerationDuration": "30m",
 		"policies": []any{
 			map[string]any{"conditionType": "Ready", "toleration": "45m"},
@@ -200,8 +205,8 @@ var badBlocks = []mistake{
 	{"a status without quotes", "conditionType: Ready", "conditionType: Ready\n      conditionStatus: false", "repair.policies[0].conditionStatus"},
 	{"a way to go that there is not", "repair:", "repair:\n    termination: Gentle", `repair.termination: Unsupported value: "Gentle": supported values: "Forceful", "Graceful"`},
 	{"a negative grace", "repair:", "repair:\n    terminationGracePeriod: -1h", "repair.terminationGracePeriod: Invalid value: \"-1h\": " + wantDuration},
-	{"a timeout in words", "repair:", "repair:\n    readyTimeout: soon", "repair.readyTimeout: Invalid value: \"soon\": " + wantDuration},
-	{"a timeout of nothing", "repair:", "repair:\n    readyTimeout: 0m0.0s", "a node needs some time to become ready; want a duration like 10m"},
+	{"a timeout in words", "readyTimeout: 15m", "readyTimeout: soon", "repair.readyTimeout: Invalid value: \"soon\": " + wantDuration},
+	{"a timeout of nothing", "readyTimeout: 15m", "readyTimeout: 0m0.0s", "a node needs some time to become ready; want a duration like 10m"},
 	{"a bound with both of its names", "repair:", "repair:\n    maxUnhealthy: 1\n    maxConcurrent: 1", "repair.maxUnhealthy: Invalid value: maxUnhealthy is the old name of maxConcurrent, and both are set; want maxConcurrent alone, so remove maxUnhealthy"},
 	{"a threshold of more than all", "repair:", "repair:\n    unhealthyThreshold: 101%", "want a number of nodes like 3, or a percentage like 20%, of at most 100%"},
 	{"a negative threshold", "repair:", "repair:\n    unhealthyThreshold: -1", "want a number of nodes like 3"},

@@ -18,8 +18,8 @@ import (
 	"github.com/resourcestack/autohealer/internal/testkit"
 )
 
-// TestSecureMetrics scrapes a controller and an agent as documented in docs/metrics.md, with the
-// tokens of two accounts and without a token.
+// TestSecureMetrics scrapes a controller and an agent as documented in docs/how-to/monitor.md, with
+// the tokens of two accounts and without a token.
 func TestSecureMetrics(t *testing.T) {
 	t.Parallel()
 	c := cluster{testbed.New(t, testbed.Config{})}
@@ -28,7 +28,7 @@ func TestSecureMetrics(t *testing.T) {
 	testkit.Value(c.CreateNodes(t.Context(), testbed.Nodes{Count: 1})).Must(t)
 	c.kubectl(t, "create", "namespace", "monitoring")
 	c.kubectl(t, "apply", "--validate=strict", "-f", "extras/metrics-rights.yaml")
-	_, bind, found := strings.Cut(shown(t, "../docs/metrics.md", "## Over TLS"), "kubectl create ")
+	_, bind, found := strings.Cut(shown(t, "../docs/how-to/monitor.md", "## Over TLS"), "kubectl create ")
 	testkit.Require(t, found, "the page does not say how to give the right")
 	c.kubectl(t, append([]string{"create"}, strings.Fields(bind)...)...)
 	certificate, key, err := certutil.GenerateSelfSignedCertKey("127.0.0.1", nil, nil)

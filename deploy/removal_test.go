@@ -27,17 +27,15 @@ import (
 	"github.com/resourcestack/autohealer/internal/testkit"
 )
 
+const uninstallPage = "../docs/how-to/uninstall.md"
+
 // TestWhatAgentsLeaveIsRemovedAsThePageSays runs the documented commands for conditions and
 // Leases.
 func TestWhatAgentsLeaveIsRemovedAsThePageSays(t *testing.T) {
 	t.Parallel()
 	c := cluster{testbed.New(t, testbed.Config{})}
 	c.kubectl(t, "apply", "-f", templates(t, "controller/namespace"))
-	page := testkit.Value(os.ReadFile("../docs/agent-installing.md")).Must(t)
-	_, script, _ := strings.Cut(string(page), "\n## Removing it\n")
-	_, script, _ = strings.Cut(script, "```\n")
-	script, _, found := strings.Cut(script, "kubectl delete -f deploy/install.yaml -l app.kubernetes.io/name=autohealer-agent\n```")
-	testkit.Require(t, found, "the page shows no commands")
+	script := shown(t, uninstallPage, "### Remove what the agents have left")
 	api := clientFor(t, c.AdminConfig())
 	var nodes []string
 	for _, name := range []string{"left-1", "left-2"} {
@@ -83,10 +81,7 @@ func TestSharedObjectsLackTheLabel(t *testing.T) {
 // isRemoved runs the documented commands on a cluster with objects of a controller and of
 // other components. There is no kubelet, so the test does the work of the Job.
 func (c cluster) isRemoved(t *testing.T) {
-	page := testkit.Value(os.ReadFile("../docs/removing.md")).Must(t)
-	_, script, _ := strings.Cut(string(page), "## With kubectl\n")
-	_, script, _ = strings.Cut(script, "```\n")
-	script, _, _ = strings.Cut(script, "```")
+	script := shown(t, uninstallPage, "## With kubectl")
 	const ofKubelet = "kubectl -n autohealer-system logs job/autohealer-cleanup\n"
 	before, after, found := strings.Cut(script, "kubectl -n autohealer-system wait --for=condition=Complete job/autohealer-cleanup")
 	testkit.Require(t, found && strings.Contains(after, ofKubelet), "the page does not wait for the Job and show its log:\n%s", script)

@@ -3,7 +3,6 @@ package deploy_test
 import (
 	"fmt"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -20,7 +19,9 @@ import (
 
 const (
 	seedPolicy = "../api/autohealer/v1alpha1/testdata/repairpolicy.yaml"
-	policyPage = "../docs/repair-policies.md"
+
+	statementsPage    = "../docs/reference/repair-resolution.md"
+	exampleStatements = "../examples/repair-statements.yaml"
 )
 
 func (c cluster) takesRepairPolicies(t *testing.T) {
@@ -162,15 +163,13 @@ func (c cluster) printsRepairPolicyColumns(t *testing.T) {
 
 // takesStatements gives the controller a file of further conditions.
 func (c cluster) takesStatements(t *testing.T) {
-	page := testkit.Value(os.ReadFile(policyPage)).Must(t)
-	_, statements, _ := strings.Cut(string(page), "write a file `statements.yaml`:\n\n```yaml\n")
-	statements, _, _ = strings.Cut(statements, "```\n")
+	statements := string(testkit.Value(os.ReadFile(exampleStatements)).Must(t))
 	if _, err := provider.Parse([]byte(statements)); err != nil {
-		t.Fatalf("the file of the page: %v", err)
+		t.Fatalf("%s: %v", exampleStatements, err)
 	}
-	in := t.TempDir()
-	testkit.Must(t, os.WriteFile(filepath.Join(in, "statements.yaml"), []byte(statements), 0o600))
-	c.runsScript(t, in, shown(t, policyPage, "and give it to the controller."))
+	page := string(testkit.Value(os.ReadFile(statementsPage)).Must(t))
+	testkit.Check(t, strings.Contains(page, "```yaml\n"+statements+"```\n"), "%s does not show %s", statementsPage, exampleStatements)
+	c.runsScript(t, "..", shown(t, statementsPage, "This file is [examples/repair-statements.yaml]"))
 	var data corev1.ConfigMap
 	c.getJSON(t, &data, "configmap", "-n", namespace, "autohealer-repair-statements")
 	var deployment appsv1.Deployment

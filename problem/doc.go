@@ -20,6 +20,7 @@
 // is delivered or counted. The queue of waiting events is bounded. The client does not decide what
 // a problem is.
 //
-// The agent must be configured to accept the daemon: docs/problem-reports.md describes the
-// configuration and the agent's answers. This package imports only the standard library.
+// The agent must be configured to accept the daemon: docs/reference/problem-sources.md describes the
+// configuration, and docs/reference/problem-reports.md the agent's answers. This package imports only
+// the standard library.
 package problem

@@ -101,7 +101,7 @@ const (
 // RefusedError is the agent's answer to a status that it refuses. The agent ignores the whole
 // status.
 type RefusedError struct {
-	// Code is the HTTP status code; docs/problem-reports.md lists them.
+	// Code is the HTTP status code; docs/reference/problem-reports.md lists them.
 	Code int `json:"-"`
 	// Problem is what is wrong.
 	Problem string `json:"error"`

@@ -17,11 +17,11 @@ const root = "../.."
 // The files in the repository are those that the catalog generates.
 func TestFilesAreFresh(t *testing.T) {
 	made := t.TempDir()
-	page := testkit.Value(os.ReadFile(root + "/docs/conditions.md")).Must(t)
-	testkit.Must(t, os.Mkdir(filepath.Join(made, "docs"), 0o755))
-	testkit.Must(t, os.WriteFile(filepath.Join(made, "docs/conditions.md"), page, 0o600))
+	page := testkit.Value(os.ReadFile(root + "/docs/reference/conditions.md")).Must(t)
+	testkit.Must(t, os.MkdirAll(filepath.Join(made, "docs/reference"), 0o755))
+	testkit.Must(t, os.WriteFile(filepath.Join(made, "docs/reference/conditions.md"), page, 0o600))
 	testkit.Must(t, command([]string{made}))
-	for _, path := range []string{"docs/conditions.md", "deploy/defaults/conditionsets.yaml"} {
+	for _, path := range []string{"docs/reference/conditions.md", "deploy/defaults/conditionsets.yaml"} {
 		want := testkit.Value(os.ReadFile(filepath.Join(made, path))).Must(t)
 		got := testkit.Value(os.ReadFile(filepath.Join(root, path))).Must(t)
 		testkit.NoDiff(t, cmp.Diff(string(want), string(got)), "%s is stale, run make generate (-made +there)", path)
@@ -30,7 +30,7 @@ func TestFilesAreFresh(t *testing.T) {
 
 // The page contains every condition and every Event in the right table.
 func TestPageIsComplete(t *testing.T) {
-	page := testkit.Value(os.ReadFile(root + "/docs/conditions.md")).Must(t)
+	page := testkit.Value(os.ReadFile(root + "/docs/reference/conditions.md")).Must(t)
 	rows := map[string]int{}
 	for line := range strings.Lines(string(page)) {
 		if cells := strings.Split(line, " | "); strings.HasPrefix(line, "| `") {

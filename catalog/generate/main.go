@@ -1,5 +1,5 @@
 // Command generate writes the files that are generated from the catalog: the default ConditionSets
-// in deploy/defaults, and the tables in docs/conditions.md.
+// in deploy/defaults, and the tables in docs/reference/conditions.md.
 //
 // The same catalog always gives the same files, byte for byte, so that a test can detect stale
 // files. In the page, the command changes only the text between its markers.
@@ -37,7 +37,7 @@ func write(root string) error {
 	if err := os.WriteFile(sets, []byte(conditionSets(catalog.Conditions())), 0o644); err != nil {
 		return err
 	}
-	page := filepath.Join(root, "docs", "conditions.md")
+	page := filepath.Join(root, "docs", "reference", "conditions.md")
 	text, err := os.ReadFile(page)
 	if err != nil {
 		return err

@@ -8,7 +8,7 @@ import (
 	"github.com/resourcestack/autohealer/catalog"
 )
 
-const header = `# The default ConditionSets: what docs/conditions.md decides, one set for each
+const header = `# The default ConditionSets: what docs/reference/conditions.md decides, one set for each
 # condition that has a default.
 #
 # Made of catalog/conditions.go by make generate: change it there.

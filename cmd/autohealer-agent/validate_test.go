@@ -43,6 +43,18 @@ func kindOf(text string) string {
 	return "system-log-monitor"
 }
 
+// The example files for users are valid. Only the program of the plugin is not on this machine.
+func TestValidateAcceptsTheExamples(t *testing.T) {
+	const examples = "../../examples/agent/"
+	args := []string{
+		"--validate", "--config.system-log-monitor=" + examples + "storage-monitor.json",
+		"--config.custom-plugin-monitor=" + examples + "scratch-space.json", "--config.problem-sources=" + examples + "problem-sources.json",
+	}
+	var out strings.Builder
+	err := command(t.Context(), args, none, &out, io.Discard)
+	testkit.Check(t, err == nil && strings.Count(out.String(), ".json: ok, ") == 3 && strings.Count(out.String(), "warning: ") == 1, "%v:\n%s", err, out.String())
+}
+
 func TestValidateAcceptsEveryShippedFile(t *testing.T) {
 	files, err := filepath.Glob("../../config/*.json")
 	testkit.Require(t, err == nil && len(files) >= 19, "there are %d files (%v)", len(files), err)

@@ -24,13 +24,13 @@ var manifests = []manifest{
   kubectl apply -f deploy/install.yaml
 
 It changes only conditions of nodes until a Guardrails object has mode Enforce
-(docs/guardrails.md).`, []string{"--include-crds", "--no-hooks", "--set", "createNamespace=true,guardrails.create=false"}},
+(docs/how-to/observe-first.md).`, []string{"--include-crds", "--no-hooks", "--set", "createNamespace=true,guardrails.create=false"}},
 	{"cleanup.yaml", `A Job that removes what Autohealer has written to objects of others, rendered from
-deploy/chart. Stop the controller first (docs/removing.md).`, only("cleanup")},
+deploy/chart. Stop the controller first (docs/how-to/uninstall.md).`, only("cleanup")},
 	{"extras/unprivileged-agent.yaml", `The agent without privileges, in place of the agent in install.yaml. The value
 agent.privileged=false of the chart does the same.`, only("agent/agent", "agent.privileged=false")},
-	{"extras/agent-rights.yaml", `Everything of the agent except its DaemonSet. docs/agent-migration.md adds another account
-to the admission policies.`, []string{"--show-only", "templates/agent/namespace.yaml", "--show-only", "templates/agent/rights.yaml",
+	{"extras/agent-rights.yaml", `Everything of the agent except its DaemonSet. docs/how-to/migrate-from-node-problem-detector.md
+adds another account to the admission policies.`, []string{"--show-only", "templates/agent/namespace.yaml", "--show-only", "templates/agent/rights.yaml",
 		"--show-only", "templates/agent/guard.yaml", "--show-only", "templates/agent/flow.yaml"}},
 	{"extras/restore-rights.yaml", `The rights for --restore-nodepool-schema. The value karpenter.restoreSchema=true of the
 chart adds them and the argument.`, only("controller/restore", "karpenter.restoreSchema=true")},

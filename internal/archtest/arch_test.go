@@ -38,7 +38,7 @@ type importRule struct {
 	why    string
 }
 
-// importRules are the arrows that docs/architecture.md does not draw.
+// importRules are the arrows that docs/contributing/architecture.md does not draw.
 var importRules = []importRule{
 	{"internal/triage", outside("internal/triage"),
 		"triage only decides: it has no clock, no network and no logger"},
@@ -267,7 +267,7 @@ func TestOnePackageParsesSchedules(t *testing.T) {
 		case p.path() == "internal/schedule", p.path() == "internal/history":
 			users++
 		default:
-			t.Errorf("%s imports %s: have internal/schedule read the schedule (docs/design/2026-11-16-cron.md)", p.path(), parser)
+			t.Errorf("%s imports %s: have internal/schedule read the schedule (docs/contributing/design/2026-11-16-cron.md)", p.path(), parser)
 		}
 	}
 	testkit.Check(t, users != 0, "no package imports %s: remove this test", parser)

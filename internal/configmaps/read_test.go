@@ -14,6 +14,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/apimachinery/pkg/util/yaml"
 
 	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
 	"github.com/resourcestack/autohealer/internal/configmaps"
@@ -118,6 +119,18 @@ conditionSets:
 - {type: Second, effect: PreferNoSchedule, taintKey: example.com/second, maxUnhealthy: 3,
    conditions: [{ConditionType: Quiet, conditionStatus: true}]}
 `
+
+// The controller reads the example for users.
+func TestTheExampleForUsersIsRead(t *testing.T) {
+	m := &corev1.ConfigMap{}
+	testkit.Must(t, yaml.Unmarshal(testkit.Value(os.ReadFile("../../examples/condition-set-configmap.yaml")).Must(t), m))
+	testkit.Check(t, configmaps.IsLabelled(m), "the example lacks the label")
+	sets := testkit.Value(read(m)).Must(t)
+	testkit.Check(t, len(sets) == 2, "%d sets, want 2", len(sets))
+	for _, set := range sets {
+		testkit.Value(observe.ConditionSet(set.ConditionSet)).Must(t)
+	}
+}
 
 func TestReadTakesEveryFieldOfAConditionSet(t *testing.T) {
 	sets := testkit.Value(read(with(map[string]string{

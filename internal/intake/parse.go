@@ -49,10 +49,10 @@ func parse(body []byte) (statusRequest, *problem.RefusedError) {
 		return status, nil
 	}
 	if wrong, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
-		return statusRequest{}, reject(http.StatusBadRequest, fieldAt(body, wrong.Offset), "docs/problem-reports.md shows a whole status",
+		return statusRequest{}, reject(http.StatusBadRequest, fieldAt(body, wrong.Offset), "docs/reference/problem-reports.md shows a whole status",
 			"%s is of the wrong type", wrong.Value)
 	}
-	hint := "write one object, as docs/problem-reports.md shows it"
+	hint := "write one object, as docs/reference/problem-reports.md shows it"
 	if broken, ok := errors.AsType[*json.SyntaxError](err); ok && len(body) > 0 {
 		return statusRequest{}, reject(http.StatusBadRequest, fieldAt(body, broken.Offset), hint, "this is no JSON, at byte %d: %s", broken.Offset, broken.Error())
 	}

@@ -42,7 +42,7 @@ func own(folder, name string, conditions ...string) Source {
 	return s
 }
 
-// badReports are rejected reports with the expected response. docs/problem-reports.md has the
+// badReports are rejected reports with the expected response. docs/reference/problem-reports.md has the
 // same table for users.
 var badReports = []struct {
 	name  string
@@ -142,7 +142,7 @@ func TestBadReports(t *testing.T) {
 // Each kind of bad report has its own HTTP status: too large, malformed, unauthorized, out of
 // order, future time and unknown type. The documentation lists all of them.
 func TestEachKindOfBadReportIsDocumented(t *testing.T) {
-	page := testkit.Value(os.ReadFile("../../docs/problem-reports.md")).Must(t)
+	page := testkit.Value(os.ReadFile("../../docs/reference/problem-reports.md")).Must(t)
 	for _, code := range []int{204, 400, 401, 403, 404, 405, 408, 409, 413, 422, 425, 429} {
 		testkit.Same(t, strings.Count(string(page), fmt.Sprintf("\n| %d ", code)), 1, "rows of the page for %d %s", code, http.StatusText(code))
 	}

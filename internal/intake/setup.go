@@ -180,7 +180,7 @@ func suggestType(kind string) string {
 	if near, ok := spelling.NearestCondition(kind); ok {
 		return "did you mean " + near + "?"
 	}
-	return "docs/conditions.md lists all types"
+	return "docs/reference/conditions.md lists all types"
 }
 
 // isShared reports whether the source uses the shared socket.

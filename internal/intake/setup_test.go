@@ -56,7 +56,7 @@ func TestInvalidSetupIsNotApplied(t *testing.T) {
 			"sources[1].conditions[0]: NTPProblem is already reported by a; configure it for one of them",
 			"sources[1].conditions[1]: Ready is reported by Kubernetes itself, and two writers of one condition undo each other's changes; remove it",
 			`sources[1].conditions[2]: "DiskBadBlok" is neither in the catalogue nor declared in the conditions of the file; did you mean DiskBadBlock?`,
-			`sources[1].conditions[3]: "Whatever" is neither in the catalogue nor declared in the conditions of the file; docs/conditions.md lists all types`,
+			`sources[1].conditions[3]: "Whatever" is neither in the catalogue nor declared in the conditions of the file; docs/reference/conditions.md lists all types`,
 			"sources[1].conditions[5]: DiskBadBlock is already reported by b; configure it for one of them",
 		}},
 		{Setup{Sources: []Source{a, with(func(s *Source) { s.Silence = time.Second })}}, []string{"sources[1].silence: 1s is too short; write at least 5s"}},

@@ -23,7 +23,7 @@ func New(schedule, zone string, length time.Duration) (Window, error) {
 }
 
 // parse guards the cron parser. The parser has no maintainer any more, and is used only
-// because Karpenter uses it (docs/design/2026-11-16-cron.md). A panic becomes an error. A
+// because Karpenter uses it (docs/contributing/design/2026-11-16-cron.md). A panic becomes an error. A
 // schedule without a minute, for example ", * * * *", never hits; the search of the parser would
 // take a tenth of a second to find that out each time.
 func parse(schedule string) (_ cron.Schedule, err error) {

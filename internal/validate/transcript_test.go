@@ -183,10 +183,10 @@ func TestDocumentationQuotesExistingMessages(t *testing.T) {
 		transcripts string
 		atLeast     int // quotations
 	}{
-		{"condition-sets.md", []string{"../../api/autohealer/v1alpha1/conditionset.go", "../dialect/conditionset.go"}, "testdata/words/*.txt", 8},
-		{"node-health-checks.md", nil, "testdata/health/*.txt", 6},
-		{"repair-policies.md", []string{"../../deploy/repairpolicy_test.go"}, "testdata/repair/*.txt", 10},
-		{"guardrails.md", []string{"../../deploy/guardrails_test.go"}, "", 5},
+		{"reference/condition-set-validation.md", []string{"../../api/autohealer/v1alpha1/conditionset.go", "../dialect/conditionset.go"}, "testdata/words/*.txt", 8},
+		{"reference/node-health-check-validation.md", nil, "testdata/health/*.txt", 8},
+		{"reference/repair-policy-validation.md", []string{"../../deploy/repairpolicy_test.go"}, "testdata/repair/*.txt", 10},
+		{"reference/guardrails.md", []string{"../../deploy/guardrails_test.go"}, "", 5},
 	} {
 		t.Run(test.page, func(t *testing.T) {
 			_, section, ok := strings.Cut(text(t, "../../docs/"+test.page), "\n## What is refused\n")
@@ -199,10 +199,11 @@ func TestDocumentationQuotesExistingMessages(t *testing.T) {
 			}
 			quoted := 0
 			for i, part := range strings.Split(section, "```") {
-				if i%2 == 0 || !strings.HasPrefix(part, "\n") || strings.HasPrefix(part, "\nkubectl ") {
+				quotation, isText := strings.CutPrefix(part, "text\n")
+				if i%2 == 0 || !isText {
 					continue // prose, YAML and commands
 				}
-				for line := range strings.Lines(strings.TrimSpace(part)) {
+				for line := range strings.Lines(strings.TrimSpace(quotation)) {
 					quoted++
 					if !strings.Contains(printed.String(), strings.TrimSpace(line)) {
 						t.Errorf("the page quotes a message that does not exist: %s", line)

@@ -380,6 +380,7 @@ func FuzzConditionSet(f *testing.F) {
 func TestShippedSetsAreAccepted(t *testing.T) {
 	for _, path := range []string{
 		"../../deploy/defaults/conditionsets.yaml", "../../api/autohealer/v1alpha1/testdata/seed.yaml", "../../cmd/demo/conditionsets.yaml",
+		"../../examples/condition-set.yaml",
 	} {
 		t.Run(filepath.Base(filepath.Dir(path)), func(t *testing.T) {
 			sets := slices.DeleteFunc(documents[v1alpha1.ConditionSet](t, path), func(s *v1alpha1.ConditionSet) bool { return s.Kind != "ConditionSet" })

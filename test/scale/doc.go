@@ -2,5 +2,5 @@
 // size: a real API server, a real controller manager, and the controller's own program with
 // the rights of deploy/. A metric is what a user would see from outside, and the benchmarks
 // assert the work behind it (writes, changed nodes). They do not judge time: compare the
-// results with docs/benchmarks.md.
+// results with docs/contributing/benchmarks.md.
 package scale

@@ -117,7 +117,7 @@ func TestProgramsAreBuiltAsTheMakefileBuildsThem(t *testing.T) {
 	}
 }
 
-// What docs/agent-migration.md promises to users of node-problem-detector.
+// What docs/how-to/migrate-from-node-problem-detector.md promises to users of node-problem-detector.
 func TestTheAgentIsFoundUnderItsOldNames(t *testing.T) {
 	image := assembled(t, plant(t, map[string]string{"program": "the agent", "config/kernel-monitor.json": "{}"}))
 	layers, err := image.Layers()

@@ -15,20 +15,22 @@ import (
 // examples returns the configurations in the documentation.
 func examples(t *testing.T) []config.LogMonitor {
 	t.Helper()
-	page := testkit.Value(os.ReadFile("../../../docs/agent-configuration.md")).Must(t)
 	var monitors []config.LogMonitor
-	for _, rest := range strings.Split(string(page), "```json\n")[1:] {
-		example, _, _ := strings.Cut(rest, "```")
-		file, warnings, err := config.Parse("agent-configuration.md", config.SystemLog, []byte(example))
-		testkit.Require(t, err == nil && len(warnings) == 0, "%v %v", err, warnings)
-		monitors = append(monitors, *file.Log)
+	for _, page := range []string{"agent-configuration.md", "agent-logs.md"} {
+		text := testkit.Value(os.ReadFile("../../../docs/reference/" + page)).Must(t)
+		for _, rest := range strings.Split(string(text), "```json\n")[1:] {
+			example, _, _ := strings.Cut(rest, "```")
+			file, warnings, err := config.Parse(page, config.SystemLog, []byte(example))
+			testkit.Require(t, err == nil && len(warnings) == 0, "%v %v", err, warnings)
+			monitors = append(monitors, *file.Log)
+		}
 	}
 	return monitors
 }
 
 func TestDocumentedExamplesAreValid(t *testing.T) {
 	monitors := examples(t)
-	testkit.Check(t, len(monitors) >= 4, "the page has %d examples", len(monitors))
+	testkit.Check(t, len(monitors) >= 4, "the pages have %d examples", len(monitors))
 	for _, monitor := range monitors {
 		m, err := New(Config{Monitor: monitor})
 		if err != nil {
@@ -56,7 +58,7 @@ func TestDocumentedExamplesBehaveAsDocumented(t *testing.T) {
 		monitors := examples(t)
 		i := slices.IndexFunc(monitors, func(m config.LogMonitor) bool { return m.Source == source })
 		if i < 0 {
-			t.Errorf("the page has no %s", source)
+			t.Errorf("the pages have no %s", source)
 			continue
 		}
 		m := started(t, Config{Monitor: monitors[i]})

@@ -125,7 +125,7 @@ func TestLostGPUInThreeRecords(t *testing.T) {
 // table reads the tables of the documentation: the Xid numbers of each reason.
 func table(t *testing.T) map[string][]int {
 	t.Helper()
-	page := testkit.Value(os.ReadFile("../../../docs/agent-gpu.md")).Must(t)
+	page := testkit.Value(os.ReadFile("../../../docs/reference/gpu-errors.md")).Must(t)
 	numbers := map[string][]int{}
 	for line := range strings.Lines(string(page)) {
 		cells := strings.Split(line, " | ")

@@ -251,7 +251,7 @@ func TestTheFilesOfNodeProblemDetectorAreUnderstood(t *testing.T) {
 
 // The page for users contains every metric with its type and labels.
 func TestThePageForUsersHasEveryFigure(t *testing.T) {
-	page := testkit.Value(os.ReadFile("../../../docs/agent-configuration.md")).Must(t)
+	page := testkit.Value(os.ReadFile("../../../docs/reference/machine-metrics.md")).Must(t)
 	rows := map[string]string{}
 	id := regexp.MustCompile("`([a-z]+/[a-z_0-9]+)`")
 	for line := range strings.Lines(string(page)) {

@@ -50,7 +50,7 @@ func Check(m config.StatsMonitor) (warnings []string, err error) {
 			name := metricName(m.Metrics[part][id])
 			switch {
 			case known[id] == "":
-				warnings = append(warnings, at+": there is no such metric, and it is not shown; write a metric that docs/agent-configuration.md lists")
+				warnings = append(warnings, at+": there is no such metric, and it is not shown; write a metric that docs/reference/machine-metrics.md lists")
 			case known[id] != part:
 				warnings = append(warnings, fmt.Sprintf("%s: it is a metric of %s, and not shown here; move it there", at, known[id]))
 			case isAgentMetric(name):

@@ -29,7 +29,7 @@ func TestCheck(t *testing.T) {
 		"host": {"host/uptime": "up"},
 	}})
 	wantWarnings := []string{
-		`cpu.metricsConfigs["cpu/load_9m"]: there is no such metric, and it is not shown; write a metric that docs/agent-configuration.md lists`,
+		`cpu.metricsConfigs["cpu/load_9m"]: there is no such metric, and it is not shown; write a metric that docs/reference/machine-metrics.md lists`,
 		`cpu.metricsConfigs["net/rx_bytes"]: it is a metric of net, and not shown here; move it there`,
 	}
 	wantErr := `cpu.metricsConfigs["cpu/load_15m"].displayName: problem_counter is a metric of the agent; write another name

@@ -12,7 +12,7 @@ import (
 func Wanted(tb testing.TB) {
 	tb.Helper()
 	if os.Getenv("REAL_NODES") != "1" {
-		tb.Skip("real nodes are not enabled: run REAL_NODES=1 make test as root (docs/real-nodes.md)")
+		tb.Skip("real nodes are not enabled: run REAL_NODES=1 make test as root (docs/contributing/real-nodes.md)")
 	}
 }
 
