@@ -10,9 +10,7 @@ import (
 	"k8s.io/component-base/featuregate"
 
 	"github.com/resourcestack/autohealer/deploy"
-	"github.com/resourcestack/autohealer/internal/dialect"
 	"github.com/resourcestack/autohealer/internal/policy/repair"
-	"github.com/resourcestack/autohealer/internal/provider"
 )
 
 const (
@@ -56,7 +54,7 @@ func (o *repairOptions) add(flags *flag.FlagSet) error {
 	flags.DurationVar(&o.readyTimeout, readyTimeoutFlag, o.readyTimeout, "how long a node of a NodePool may take to become Ready, unless its pool sets a timeout; needs the gate NodeReadyTimeoutRecovery. The environment variable "+readyTimeoutVariable+" sets the default")
 	flags.BoolVar(&o.withoutPolicy, "repair-without-policy", false, "also repair nodes of NodePools without a policy, as their provider recommends")
 	flags.BoolVar(&o.restoreSchema, "restore-nodepool-schema", false, "restore the schema of repair blocks in the NodePool CRD after it was removed, and the blocks of the NodePools; needs the rights in deploy/extras/restore-rights.yaml")
-	flags.StringVar(&o.statements, "repair-statements", "", "`file` with additional conditions that make a node unhealthy")
+	flags.StringVar(&o.statements, "repair-statements", "", "`file` with additional conditions that make a node unhealthy; it is read again when it changes")
 	return nil
 }
 
@@ -67,25 +65,8 @@ func (o *repairOptions) validate() error {
 	return nil
 }
 
-// readStatements returns which conditions are unhealthy. The controller and its webhooks use
-// the same statements.
-func (o *repairOptions) readStatements() (dialect.Statements, error) {
-	var file provider.File
-	if o.statements != "" {
-		var err error
-		if file, err = provider.ReadFile(o.statements); err != nil {
-			return dialect.Statements{}, fmt.Errorf("--repair-statements: %w", err)
-		}
-	}
-	return provider.Statements(file), nil
-}
-
 // config returns the configuration of the controller.
-func (o *repairOptions) config(log *slog.Logger) (repair.Config, error) {
-	statements, err := o.readStatements()
-	if err != nil {
-		return repair.Config{}, err
-	}
+func (o *repairOptions) config(statements repair.StatementSource, log *slog.Logger) (repair.Config, error) {
 	schema, err := deploy.NodePoolSchema()
 	if err != nil {
 		return repair.Config{}, err

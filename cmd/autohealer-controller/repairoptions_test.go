@@ -34,12 +34,12 @@ func TestReadyTimeout(t *testing.T) {
 			o, err := parse(test.args, &bytes.Buffer{})
 			testkit.Must(t, err)
 			var log bytes.Buffer
-			cfg, err := o.repairs.config(slog.New(slog.NewTextHandler(&log, nil)))
+			cfg, err := o.repairs.config(nil, slog.New(slog.NewTextHandler(&log, nil)))
 			testkit.Must(t, err)
 			hasEffect := test.want > 0 || test.environment == "" && len(test.args) == 0
 			testkit.Same(t, strings.Contains(log.String(), "the ready timeout has no effect: set --feature-gates=NodeReadyTimeoutRecovery=true as well"), !hasEffect, "the log warns")
 			testkit.Check(t, cfg.ReadyTimeout == test.want, "the ready timeout is %s, want %s", cfg.ReadyTimeout, test.want)
-			if cfg.WithoutPolicy || cfg.RestoreSchema || len(cfg.Statements.Pools) == 0 || len(cfg.Statements.Static) == 0 || len(cfg.Schema) == 0 {
+			if cfg.WithoutPolicy || cfg.RestoreSchema || len(cfg.Schema) == 0 {
 				t.Errorf("the configuration is %+v", cfg)
 			}
 		})
@@ -72,12 +72,7 @@ func TestParseRefusesRepairFlags(t *testing.T) {
 func TestRepairFlags(t *testing.T) {
 	o, err := parse([]string{"--repair-without-policy", "--restore-nodepool-schema"}, &bytes.Buffer{})
 	testkit.Must(t, err)
-	if cfg, err := o.repairs.config(slog.New(slog.DiscardHandler)); err != nil || !cfg.WithoutPolicy || !cfg.RestoreSchema {
+	if cfg, err := o.repairs.config(nil, slog.New(slog.DiscardHandler)); err != nil || !cfg.WithoutPolicy || !cfg.RestoreSchema {
 		t.Errorf("the configuration is %+v, %v", cfg, err)
-	}
-	o, err = parse([]string{"--repair-statements=nowhere.yaml"}, &bytes.Buffer{})
-	testkit.Must(t, err)
-	if _, err := o.repairs.config(slog.New(slog.DiscardHandler)); err == nil || !strings.HasPrefix(err.Error(), "--repair-statements: ") || !strings.Contains(err.Error(), "nowhere.yaml") {
-		t.Errorf("error for a missing file: %v", err)
 	}
 }

@@ -13,16 +13,17 @@ import (
 	"github.com/resourcestack/autohealer/internal/dialect"
 	"github.com/resourcestack/autohealer/internal/karpenter"
 	"github.com/resourcestack/autohealer/internal/mirror"
+	"github.com/resourcestack/autohealer/internal/policy/repair"
 	"github.com/resourcestack/autohealer/internal/treat"
 )
 
 // repairWebhooks returns the webhooks of RepairPolicies and of the repair blocks of NodePools.
 // They list both kinds for each request: the objects are few, needed only when a user writes
 // one, and their CRDs may be installed or removed at any time.
-func repairWebhooks(direct client.Client, nodes admission.SurveySource, statements dialect.Statements, timeoutsOff bool, counts *admission.Metrics, log *slog.Logger) ([]admission.Kind, error) {
+func repairWebhooks(direct client.Client, nodes admission.SurveySource, statements repair.StatementSource, timeoutsOff bool, counts *admission.Metrics, log *slog.Logger) ([]admission.Kind, error) {
 	cfg := admission.RepairConfig{
 		Nodes:      nodes,
-		Statements: statements, ReadyTimeoutsOff: timeoutsOff,
+		Statements: func() dialect.Statements { latest, _ := statements.Latest(); return *latest }, ReadyTimeoutsOff: timeoutsOff,
 		Policies: func(ctx context.Context) ([]*v1alpha1.RepairPolicy, error) {
 			var list v1alpha1.RepairPolicyList
 			if err := direct.List(ctx, &list); err != nil && !meta.IsNoMatchError(err) {

@@ -33,6 +33,7 @@ import (
 	"github.com/resourcestack/autohealer/internal/karpenter"
 	"github.com/resourcestack/autohealer/internal/nodefacts"
 	"github.com/resourcestack/autohealer/internal/nodewatch"
+	"github.com/resourcestack/autohealer/internal/provider"
 	"github.com/resourcestack/autohealer/internal/storecheck"
 	"github.com/resourcestack/autohealer/internal/treat"
 )
@@ -127,7 +128,14 @@ func assemble(mgr manager.Manager, config *rest.Config, scheme *runtime.Scheme, 
 	if o.webhooks {
 		facts = nodefacts.New()
 	}
-	repairs, err := o.repairs.config(log)
+	statements, err := provider.NewSource(o.repairs.statements, log)
+	if err != nil {
+		return fmt.Errorf("--repair-statements: %w", err)
+	}
+	if err := mgr.Add(onEveryReplica(statements.Run)); err != nil {
+		return err
+	}
+	repairs, err := o.repairs.config(statements, log)
 	if err != nil {
 		return err
 	}
@@ -168,7 +176,7 @@ func assemble(mgr manager.Manager, config *rest.Config, scheme *runtime.Scheme, 
 		})); err != nil {
 			return err
 		}
-		if err := serveWebhooks(mgr, direct, facts, o, log); err != nil {
+		if err := serveWebhooks(mgr, direct, facts, repairs.Statements, o, log); err != nil {
 			return err
 		}
 	}

@@ -20,6 +20,7 @@ import (
 	"github.com/resourcestack/autohealer/internal/certificate"
 	"github.com/resourcestack/autohealer/internal/configmaps"
 	"github.com/resourcestack/autohealer/internal/mirror"
+	"github.com/resourcestack/autohealer/internal/policy/repair"
 )
 
 // Names in the manifests.
@@ -31,7 +32,7 @@ const (
 
 // serveWebhooks adds the admission webhooks to the manager. Every replica serves them, and
 // no other part waits for them.
-func serveWebhooks(mgr manager.Manager, direct client.WithWatch, nodes nodeFacts, o options, log *slog.Logger) error {
+func serveWebhooks(mgr manager.Manager, direct client.WithWatch, nodes nodeFacts, statements repair.StatementSource, o options, log *slog.Logger) error {
 	certificates, err := certificate.New(certificate.Config{
 		Client:  direct,
 		Secret:  types.NamespacedName{Namespace: o.namespace, Name: webhookSecret},
@@ -68,10 +69,6 @@ func serveWebhooks(mgr manager.Manager, direct client.WithWatch, nodes nodeFacts
 		return err
 	}
 	checks, err := healthChecks(mgr, direct, nodes, counts, log)
-	if err != nil {
-		return err
-	}
-	statements, err := o.repairs.readStatements()
 	if err != nil {
 		return err
 	}

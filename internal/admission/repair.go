@@ -27,7 +27,7 @@ const (
 type RepairConfig struct {
 	Nodes SurveySource
 	// Statements are the conditions that the providers call unhealthy.
-	Statements dialect.Statements
+	Statements func() dialect.Statements
 	// ReadyTimeoutsOff says that the controller does not apply ready timeouts.
 	ReadyTimeoutsOff bool
 	// Policies returns the RepairPolicies. No policy is rejected because of others, so an
@@ -45,14 +45,14 @@ type RepairConfig struct {
 // Validate returns all missing fields.
 func (c RepairConfig) Validate() error {
 	return requireFields(
-		requiredField{"Nodes", c.Nodes == nil}, requiredField{"Statements", len(c.Statements.Pools) == 0}, requiredField{"Policies", c.Policies == nil},
+		requiredField{"Nodes", c.Nodes == nil}, requiredField{"Statements", c.Statements == nil}, requiredField{"Policies", c.Policies == nil},
 		requiredField{"Pools", c.Pools == nil}, requiredField{"Template", c.Template == nil}, requiredField{"Metrics", c.Metrics == nil}, requiredField{"Logger", c.Logger == nil},
 	)
 }
 
 // repairs reads the other policies and pools. unread has a warning for each failed read.
 func (c RepairConfig) repairs(ctx context.Context, known bool) (found validate.Repairs, unread []validate.Problem) {
-	found.Statements, found.ReadyTimeoutsOff = c.Statements, c.ReadyTimeoutsOff
+	found.Statements, found.ReadyTimeoutsOff = c.Statements(), c.ReadyTimeoutsOff
 	var err error
 	if found.Policies, err = c.Policies(ctx); err != nil {
 		unread = append(unread, validate.Problem{Text: fmt.Sprintf("the RepairPolicies could not be read (%v), so conflicts with them cannot be detected", err)})

@@ -41,10 +41,12 @@ func newRepairFixture() *repairFixture {
 
 func (w *repairFixture) config() RepairConfig {
 	return RepairConfig{
-		Nodes:      &w.people,
-		Statements: dialect.Statements{Pools: []dialect.RepairStatement{{Type: "Ready", Status: "False", Toleration: "30m"}}},
-		Policies:   func(context.Context) ([]*v1alpha1.RepairPolicy, error) { return w.policies, w.policiesErr },
-		Pools:      func(context.Context) ([]*karpenter.NodePool, error) { return w.pools, w.poolsErr },
+		Nodes: &w.people,
+		Statements: func() dialect.Statements {
+			return dialect.Statements{Pools: []dialect.RepairStatement{{Type: "Ready", Status: "False", Toleration: "30m"}}}
+		},
+		Policies: func(context.Context) ([]*v1alpha1.RepairPolicy, error) { return w.policies, w.policiesErr },
+		Pools:    func(context.Context) ([]*karpenter.NodePool, error) { return w.pools, w.poolsErr },
 		Template: func(_ context.Context, template remediation.Template) (*unstructured.Unstructured, error) {
 			object := &unstructured.Unstructured{Object: map[string]any{"spec": map[string]any{"template": map[string]any{}}}}
 			object.SetGroupVersionKind(template.GroupVersionKind)

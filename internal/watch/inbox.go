@@ -108,9 +108,13 @@ func (box *Inbox[T]) put(apply func(now time.Time) (isNews bool)) {
 	box.mu.Lock()
 	isNews := apply(time.Now())
 	box.mu.Unlock()
-	if !isNews {
-		return
+	if isNews {
+		box.Wake()
 	}
+}
+
+// Wake signals, although no object has changed.
+func (box *Inbox[T]) Wake() {
 	select {
 	case box.signal <- struct{}{}:
 	default: // a signal is pending already

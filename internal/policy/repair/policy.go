@@ -33,7 +33,7 @@ import (
 // Config configures the replacement of nodes.
 type Config struct {
 	// Statements define which conditions are unhealthy.
-	Statements dialect.Statements
+	Statements StatementSource
 	// WithoutPolicy also repairs nodes of pools without a policy, as their provider
 	// recommends.
 	WithoutPolicy bool
@@ -55,6 +55,10 @@ type Policy struct {
 	metrics *Metrics
 	inbox   *watch.Optional[*v1alpha1.RepairPolicy]
 	blocks  PoolSource
+
+	// statements are in force. They are the newest ones, unless refused says why not.
+	statements *dialect.Statements
+	refused    refusedStatements
 
 	machines     machine.Provider
 	remediations Remediations
@@ -112,14 +116,21 @@ func NewInbox(c client.WithWatch, signal chan<- struct{}) *watch.Optional[*v1alp
 
 // CheckBlock returns why the repair block of a NodePool is invalid.
 func (c Config) CheckBlock(pool string, block *v1alpha1.RepairSpec) error {
+	latest, _ := c.Statements.Latest()
+	return checkBlock(pool, block, latest)
+}
+
+func checkBlock(pool string, block *v1alpha1.RepairSpec, statements *dialect.Statements) error {
 	named := &karpenter.NodePool{ObjectMeta: metav1.ObjectMeta{Name: pool}, Spec: karpenter.NodePoolSpec{Repair: block}}
-	return validate.StoredNodePool(validate.NodePoolCase{Pool: named, Repairs: validate.Repairs{Statements: c.Statements}}).Err()
+	return validate.StoredNodePool(validate.NodePoolCase{Pool: named, Repairs: validate.Repairs{Statements: *statements}}).Err()
 }
 
 // New returns the policy without objects.
 func New(host engine.TreatmentHost, cfg Config, d Dependencies) *Policy {
+	statements, _ := cfg.Statements.Latest()
 	return &Policy{
-		host: host, cfg: cfg, inbox: d.Inbox, blocks: d.Pools, machines: d.Machines, remediations: d.Remediations, metrics: d.Metrics,
+		statements: statements,
+		host:       host, cfg: cfg, inbox: d.Inbox, blocks: d.Pools, machines: d.Machines, remediations: d.Remediations, metrics: d.Metrics,
 		policies: map[string]*repairPolicy{}, pools: map[string]*repairblock.Pool{}, counts: map[string]*poolCounts{}, counted: map[types.UID]machineCounts{},
 		followed: map[triage.RuleID]*repairRule{}, nodes: map[string]*repairedNode{}, dirty: map[string]bool{},
 		mirrors: newPoolMirrors(host.Writer()),
@@ -225,6 +236,7 @@ func (r *Policy) Watch(ctx context.Context) {
 	var watches sync.WaitGroup
 	watches.Go(func() { r.inbox.Run(ctx) })
 	watches.Go(func() { r.blocks.Run(ctx) })
+	watches.Go(func() { r.watchStatements(ctx) })
 	watches.Wait()
 }
 
@@ -312,6 +324,7 @@ func (r *Policy) takePolicies(now time.Time) {
 	for name, pool := range changed {
 		r.upsertPool(now, name, pool)
 	}
+	r.takeStatements(now)
 }
 
 // upsertPool stores a pool, nil if it is gone.
@@ -387,20 +400,25 @@ func (r *Policy) upsertPolicy(now time.Time, object *v1alpha1.RepairPolicy) {
 	}
 	r.changed = true
 	r.remediations.ReferencesChanged() // it may reference a kind that is not watched yet
+	r.judge(pol)
+}
+
+// judge puts the newest version of a policy in force if it is valid.
+func (r *Policy) judge(pol *repairPolicy) {
 	was := pol.problem
 	pol.problem = ""
-	if err := r.validate(object); err != nil {
+	if err := validatePolicy(pol.object, r.statements); err != nil {
 		pol.problem = err.Error()
 	} else {
-		pol.accepted = object
+		pol.accepted = pol.object
 	}
 	pol.inForce = pol.accepted
-	if pol.problem != "" && pol.accepted != nil && !isEnabled(&object.Spec.Repair) {
+	if pol.problem != "" && pol.accepted != nil && !isEnabled(&pol.object.Spec.Repair) {
 		pol.inForce = pol.accepted.DeepCopy()
 		pol.inForce.Spec.Repair.Enabled = new(false)
 	}
 	if pol.problem == "" || pol.inForce == nil {
-		pol.selector = selectorOf(&object.Spec)
+		pol.selector = selectorOf(&pol.object.Spec)
 	}
 	if pol.problem != was {
 		r.reportPolicy(pol)
@@ -417,7 +435,7 @@ func (r *Policy) restoreAccepted(pol *repairPolicy, object *v1alpha1.RepairPolic
 	version := object.DeepCopy()
 	version.Spec, version.Generation = spec, 0 // of an unknown generation
 	if err == nil {
-		err = r.validate(version)
+		err = validatePolicy(version, r.statements)
 	}
 	if err != nil {
 		r.host.Logger().Warn("accepted version unreadable", "repairPolicy", object.Name, "err", err)
@@ -426,9 +444,9 @@ func (r *Policy) restoreAccepted(pol *repairPolicy, object *v1alpha1.RepairPolic
 	pol.accepted, pol.selector = version, selectorOf(&version.Spec)
 }
 
-// validate returns why a policy is invalid.
-func (r *Policy) validate(object *v1alpha1.RepairPolicy) error {
-	return validate.StoredRepairPolicy(validate.RepairCase{Policy: object, Repairs: validate.Repairs{Statements: r.cfg.Statements}}).Err()
+// validatePolicy returns why a policy is invalid.
+func validatePolicy(object *v1alpha1.RepairPolicy, statements *dialect.Statements) error {
+	return validate.StoredRepairPolicy(validate.RepairCase{Policy: object, Repairs: validate.Repairs{Statements: *statements}}).Err()
 }
 
 func (r *Policy) removePolicy(now time.Time, name string) {
@@ -543,7 +561,7 @@ func (r *Policy) rules() map[triage.RuleID]*repairRule {
 			}
 			continue
 		}
-		follow("", r.cfg.Statements.Static, pol.inForce.Spec.RemediationTemplate)
+		follow("", r.statements.Static, pol.inForce.Spec.RemediationTemplate)
 		for name, pool := range r.pools {
 			follow(name, r.statementsOf(pool), nil)
 		}
@@ -569,7 +587,7 @@ func (p *repairPolicy) switches() observe.Switches {
 
 // statementsOf returns what the provider of a pool states.
 func (r *Policy) statementsOf(pool *repairblock.Pool) []dialect.RepairStatement {
-	return r.cfg.Statements.OfPool(pool.Spec.Template.Spec.NodeClassRef.Group)
+	return r.statements.OfPool(pool.Spec.Template.Spec.NodeClassRef.Group)
 }
 
 // namedBy returns the policy that names a pool and has precedence.

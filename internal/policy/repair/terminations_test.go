@@ -78,7 +78,8 @@ func TestPoolsHaveTheTolerationsOfTheirProvider(t *testing.T) {
 		h.pool("default", ofAtMost("1"), of("another.example.com"))
 		isDue(10 * time.Minute)
 	}, func(c *Config) {
-		c.Statements.ByNodeClass = map[string][]dialect.RepairStatement{group: {{Type: broken, Status: "True", Toleration: "1m"}}}
+		stated, _ := c.Statements.Latest()
+		stated.ByNodeClass = map[string][]dialect.RepairStatement{group: {{Type: broken, Status: "True", Toleration: "1m"}}}
 	})
 }
 
