@@ -193,8 +193,14 @@ chaos: testbed testbed-karpenter ## Kill replicas KILLS times (default 1000) in 
 	@CHAOS_SEED=$(or $(SEED),random) CHAOS_KILLS=$(or $(KILLS),1000) CHAOS_NODES=$(or $(NODES),500) CHAOS_CLOCKS=1 \
 		go test -v -count=1 -vet=off -timeout 24h -run '^TestChaos$$' ./test/chaos | grep -vE '^ *(=== |PASS)'
 
+.PHONY: docs
+docs: ## Make the site of the documentation in bin/docs; a broken link fails; SERVE=1 serves it on localhost:1313
+	@cd tools && go run ./build hugo
+	@bin/tools/hugo $(if $(SERVE),server) --source tools/site --contentDir ../../docs --destination ../../bin/docs --panicOnWarning --noBuildLock --quiet
+	@echo "docs: bin/docs/index.html"
+
 .PHONY: check
-check: generators ## Formatting, vet, linters and module files
+check: generators docs ## Formatting, documentation, vet, linters and module files
 	@echo "check: formatting"
 	@unformatted=$$(gofmt -l api catalog cmd config deploy examples internal problem test testbed tools); \
 		[ -z "$$unformatted" ] || { echo "not formatted, run gofmt -w on:"; echo "$$unformatted"; exit 1; }

@@ -136,7 +136,7 @@ func TestBuild(t *testing.T) {
 
 	t.Run("refuses what it does not know", func(t *testing.T) {
 		for _, args := range [][]string{nil, {"kitchen"}} {
-			if err := run(t.Context(), args); err == nil || !strings.Contains(err.Error(), "one or more of generator, helm, karpenter, linter, nodes, prometheus, registry, testbed") {
+			if err := run(t.Context(), args); err == nil || !strings.Contains(err.Error(), "one or more of generator, helm, hugo, karpenter, linter, nodes, prometheus, registry, testbed") {
 				t.Errorf("run(%q) = %v, want an error that names the choice", args, err)
 			}
 		}

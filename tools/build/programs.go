@@ -91,6 +91,12 @@ var sets = map[string]set{
 		out:      "../bin/tools",
 		programs: []program{{"helm", "helm.sh/helm/v4/cmd/helm", "", nil}},
 	},
+	"hugo": {
+		what:     "Hugo, which makes the site of the documentation (about 3 minutes on two cores when nothing is cached)",
+		module:   "site",
+		out:      "../bin/tools",
+		programs: []program{{"hugo", "github.com/gohugoio/hugo", "", nil}},
+	},
 	"registry": {
 		what:     "a container registry (about 2 minutes on two cores when nothing is cached)",
 		module:   "../testbed/registry",
