@@ -251,6 +251,8 @@ func (r release) enforces(t *testing.T) {
 		}
 		return nil
 	})
+	r.showsInArgo(t, "conditionset/users", "Healthy")
+	r.showsInArgo(t, "guardrails/cluster", "Healthy")
 }
 
 func (r release) upgrades(t *testing.T) {
@@ -278,6 +280,7 @@ func (r release) upgrades(t *testing.T) {
 	r.kubectl(t, "patch", theirs, "--type=json", "-p", "["+old+`, {"op": "remove", "path": "/spec/names/categories"}]`)
 	r.kubectl(t, "annotate", "guardrails", "cluster", "autohealer.resourcestack.com/paused=storage fails")
 	modeIs("status", "Paused")
+	r.showsInArgo(t, "guardrails/cluster", "Suspended")
 	upgrade("--set", "controller.replicas=3")
 	modeIs("status", "Paused")
 	testkit.Same(t, about(ours), current, "the description in the CRD")

@@ -2,8 +2,8 @@
 //
 // chart/ is a Helm chart and the source of everything else: "make generate" renders
 // install.yaml, for kubectl, cleanup.yaml, for the removal, and the parts in extras/, which
-// values of the chart add. karpenter/ has the patch for NodePools, and defaults/ has
-// ConditionSets for users to choose from.
+// values of the chart add. karpenter/ has the patch for NodePools, defaults/ has ConditionSets
+// for users to choose from, and argocd/ has health checks for Argo CD.
 package deploy
 
 import (
