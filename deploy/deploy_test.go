@@ -45,6 +45,7 @@ func TestDeploy(t *testing.T) {
 	t.Run("serves the CRDs", c.servesCRDs)
 	t.Run("accepts the example sets unchanged", c.takesSeed)
 	t.Run("accepts the default sets", c.takesDefaults)
+	t.Run("accepts every example", c.takesExamples)
 	t.Run("accepts sets of the Go type", c.takesGoType)
 	t.Run("refuses invalid sets with a message", c.refusesBadSets)
 	t.Run("refuses exactly the sets that do not compile", c.agreesWithCompiler)

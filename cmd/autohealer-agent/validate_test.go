@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -53,6 +54,25 @@ func TestValidateAcceptsTheExamples(t *testing.T) {
 	var out strings.Builder
 	err := command(t.Context(), args, none, &out, io.Discard)
 	testkit.Check(t, err == nil && strings.Count(out.String(), ".json: ok, ") == 3 && strings.Count(out.String(), "warning: ") == 1, "%v:\n%s", err, out.String())
+	files := testkit.Value(filepath.Glob(examples + "*.json")).Must(t)
+	testkit.Check(t, len(files) == 3, "the examples are %v", files)
+}
+
+func TestTheExamplePluginReportsAFullFilesystem(t *testing.T) {
+	for _, test := range []struct {
+		folder, limit string
+		code          int
+		says          string
+	}{
+		{"/", "101", 0, "/ is "},
+		{"/", "0", 1, "full, the limit is 0%"},
+		{"/no/such/folder", "90", 2, "cannot read the usage of /no/such/folder"},
+	} {
+		plugin := exec.CommandContext(t.Context(), "sh", "../../examples/agent/scratch-space.sh", test.folder, test.limit)
+		out, err := plugin.Output()
+		testkit.Check(t, plugin.ProcessState != nil && plugin.ProcessState.ExitCode() == test.code, "%s with the limit %s: %v, want exit code %d", test.folder, test.limit, err, test.code)
+		testkit.Contains(t, string(out), test.says, "what it says of %s", test.folder)
+	}
 }
 
 func TestValidateAcceptsEveryShippedFile(t *testing.T) {

@@ -266,12 +266,15 @@ func FuzzHealthCheck(f *testing.F) {
 	})
 }
 
-// The well-known samples are accepted without a warning.
+// The well-known samples and the examples are accepted.
 func TestKnownHealthChecksAreAccepted(t *testing.T) {
 	nodes := cluster{}
 	testkit.Must(t, nodes.add("n", 5, []string{"Ready:True"}))
 	read := 0
-	for _, path := range []string{"../../api/remediation/v1alpha1/testdata/seed.yaml", "../../api/remediation/v1alpha1/testdata/medik8s.yaml"} {
+	for _, path := range []string{
+		"../../api/remediation/v1alpha1/testdata/seed.yaml", "../../api/remediation/v1alpha1/testdata/medik8s.yaml",
+		"../../examples/node-health-check.yaml", "../../examples/node-health-check-baremetal.yaml",
+	} {
 		for _, check := range documents[v1alpha1.NodeHealthCheck](t, path) {
 			read++
 			v := soundHealth(t, validate.HealthCase{Check: check, Reported: nodes.reported(), Survey: nodes.survey})
@@ -283,5 +286,5 @@ func TestKnownHealthChecksAreAccepted(t *testing.T) {
 			}
 		}
 	}
-	testkit.Check(t, read >= 2, "%d health checks: this test looks at nothing", read)
+	testkit.Check(t, read >= 5, "%d health checks: this test looks at nothing", read)
 }

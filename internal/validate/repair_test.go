@@ -170,3 +170,24 @@ func TestImpactCountsNodesWithoutAnOlderPolicy(t *testing.T) {
 	})
 	testkit.Check(t, partly != 0, "no policy shared its nodes: this test looks at nothing")
 }
+
+// The examples are accepted in a cluster with the NodePool that they name, each by itself.
+func TestRepairExamplesAreAccepted(t *testing.T) {
+	pools := documents[karpenter.NodePool](t, "../../examples/nodepool.yaml")
+	policies := documents[v1alpha1.RepairPolicy](t, "../../examples/repair-policy.yaml")
+	testkit.Require(t, len(pools) == 1 && len(policies) == 2, "there are %d NodePools and %d RepairPolicies", len(pools), len(policies))
+	d := &repairFixture{healthFixture: healthFixture{fixture: fixture{cluster: cluster{}}}}
+	testkit.Must(t, d.cluster.add("n", 3, []string{"Ready:True", "KernelDeadlock:False"}))
+	accepts := func(name string, v validate.Verdict) {
+		t.Helper()
+		testkit.Check(t, v.Err() == nil, "%s: %v", name, v.Err())
+		t.Logf("%s: warnings %q", name, v.Warnings)
+	}
+	accepts("NodePool", validate.NodePool(validate.NodePoolCase{Pool: pools[0], Repairs: d.repairs()}))
+	plain := *pools[0]
+	plain.Spec.Repair = nil
+	d.pools = []*karpenter.NodePool{&plain}
+	for _, policy := range policies {
+		accepts("RepairPolicy "+policy.Name, validate.RepairPolicy(d.policyCase(policy)))
+	}
+}

@@ -380,11 +380,11 @@ func FuzzConditionSet(f *testing.F) {
 func TestShippedSetsAreAccepted(t *testing.T) {
 	for _, path := range []string{
 		"../../deploy/defaults/conditionsets.yaml", "../../api/autohealer/v1alpha1/testdata/seed.yaml", "../../cmd/demo/conditionsets.yaml",
-		"../../examples/condition-set.yaml",
+		"../../examples/condition-set.yaml", "../../examples/tutorial.yaml",
 	} {
 		t.Run(filepath.Base(filepath.Dir(path)), func(t *testing.T) {
 			sets := slices.DeleteFunc(documents[v1alpha1.ConditionSet](t, path), func(s *v1alpha1.ConditionSet) bool { return s.Kind != "ConditionSet" })
-			testkit.Require(t, len(sets) >= 2, "%d sets: this test looks at nothing", len(sets))
+			testkit.Require(t, len(sets) != 0, "there is no set: this test looks at nothing")
 			nodes := cluster{}
 			testkit.Must(t, nodes.add("n", 3, []string{"Ready:True"}))
 			for _, set := range sets {
