@@ -187,6 +187,16 @@ explore: ## Explore small clusters against a model of the API, for TIME (default
 	@EXPLORE_DEVIATIONS=$(or $(DEVIATIONS),3) EXPLORE_TIME=$(or $(TIME),30m) \
 		go test -v -count=1 -vet=off -timeout 24h -run '^TestSmallClusters$$' ./internal/explore | grep -vE '^ *(=== RUN|PASS)'
 
+.PHONY: test-upgrade
+test-upgrade: testbed testbed-karpenter ## Kill replicas of this version and of the version FROM (a commit or tag) in turn: each new leader is an upgrade or a rollback in a storm; KILLS, NODES and SEED as for chaos
+	@[ -n "$(FROM)" ] || { echo "test-upgrade: name the other version: make test-upgrade FROM=v0.1.0"; exit 1; }
+	@other=$$(mktemp -d); trap 'git worktree remove --force "$$other/source"; rm -rf "$$other"' EXIT; \
+		git worktree add --quiet --detach "$$other/source" "$(FROM)"; \
+		echo "test-upgrade: compiling the controller of $(FROM)"; \
+		go -C "$$other/source" build -tags $(TAGS) -o "$$other/autohealer-controller" ./cmd/autohealer-controller; \
+		CHAOS_OTHER="$$other/autohealer-controller" CHAOS_SEED=$(or $(SEED),random) CHAOS_KILLS=$(or $(KILLS),100) CHAOS_NODES=$(or $(NODES),100) \
+			go test -v -count=1 -vet=off -timeout 24h -run '^TestChaos$$' ./test/chaos | grep -vE '^ *(=== |PASS)'
+
 # The controller is compiled with a clock that can be wrong, which compiles every package once.
 .PHONY: chaos
 chaos: testbed testbed-karpenter ## Kill replicas KILLS times (default 1000) in clusters of NODES (default 500), with faults of all kinds, and judge every write; SEED repeats a run (docs/contributing/chaos.md)

@@ -115,14 +115,15 @@ func (r release) runsPrometheus(t *testing.T, programs map[string]string) promet
 	})
 	tokenFile := filepath.Join(folder, "token")
 	testkit.Must(t, os.WriteFile(tokenFile, token, 0o600))
-	config := "global: {scrape_interval: 1s, evaluation_interval: 1s}\nrule_files: [" + testkit.Value(filepath.Abs("chart/alerts.yaml")).Must(t) + "]\nscrape_configs:\n"
+	var config strings.Builder
+	fmt.Fprintf(&config, "global: {scrape_interval: 1s, evaluation_interval: 1s}\nrule_files: [%s]\nscrape_configs:\n", testkit.Value(filepath.Abs("chart/alerts.yaml")).Must(t))
 	for name, address := range programs {
-		config += fmt.Sprintf("- {job_name: autohealer-%s, scheme: https, authorization: {credentials_file: %s}, tls_config: {insecure_skip_verify: true}, static_configs: [{targets: [%q]}]}\n", name, tokenFile, address)
+		fmt.Fprintf(&config, "- {job_name: autohealer-%s, scheme: https, authorization: {credentials_file: %s}, tls_config: {insecure_skip_verify: true}, static_configs: [{targets: [%q]}]}\n", name, tokenFile, address)
 	}
 	address := testkit.Value(r.Address()).Must(t)
 	testkit.Value(r.Run(t.Context(), testbed.Program{
 		Name: "prometheus", Path: testkit.Value(filepath.Abs("../bin/tools/prometheus")).Must(t),
-		Args:  []string{"--config.file=" + file(t, config), "--storage.tsdb.path=" + filepath.Join(folder, "data"), "--web.listen-address=" + address},
+		Args:  []string{"--config.file=" + file(t, config.String()), "--storage.tsdb.path=" + filepath.Join(folder, "data"), "--web.listen-address=" + address},
 		Ready: func(ctx context.Context) error { return testkit.Answers(ctx, "http://"+address+"/-/ready") },
 	})).Must(t)
 	return prometheus("http://" + address)
@@ -166,6 +167,7 @@ var withoutData = map[string]bool{
 var metricName = regexp.MustCompile(`(autohealer|problem|process)_\w+`)
 
 func (p prometheus) answersDashboard(t *testing.T, r release) {
+	t.Helper()
 	config := testkit.Value(clientFor(t, r.AdminConfig()).CoreV1().ConfigMaps(namespace).Get(t.Context(), "autohealer-dashboard", metav1.GetOptions{})).Must(t)
 	testkit.Same(t, config.Labels["grafana_dashboard"], "1", "the label for Grafana's sidecar")
 	var dashboard struct {

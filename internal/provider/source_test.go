@@ -48,11 +48,11 @@ func TestTheFileOfTheUserIsReadAgain(t *testing.T) {
 		has("DiskBroken")
 
 		writes("statements: [{type: DiskBroken, state: 'True'}]")
-		time.Sleep(time.Minute)
+		time.Sleep(time.Minute) //nolint:forbidigo // advances the clock of the synctest bubble
 		has("DiskBroken")
 		logged("repair statements not reloaded", 1)
 		testkit.Must(t, os.Remove(path))
-		time.Sleep(time.Minute)
+		time.Sleep(time.Minute) //nolint:forbidigo // advances the clock of the synctest bubble
 		has("DiskBroken")
 		logged("repair statements not reloaded", 2)
 

@@ -75,20 +75,22 @@ func readOptions(t *testing.T) options {
 // TestChaos expects no violation.
 func TestChaos(t *testing.T) {
 	o := readOptions(t)
-	program := ""
+	// With the program of another version, each change of the leader is an upgrade or a rollback.
+	programs := [2]string{"", os.Getenv("CHAOS_OTHER")}
 	if o.clocks { // otherwise most of the time would be compiling
-		program = buildController(t)
+		program := buildController(t)
+		programs = [2]string{program, program}
 	}
 	total := &totals{began: time.Now(), peak: map[string]int{}, injected: map[string]int{}}
 	for round := o; total.kills < o.kills && !t.Failed(); round.seed++ {
 		round.kills = min(o.each, o.kills-total.kills)
-		t.Run(fmt.Sprintf("seed=%d", round.seed), func(t *testing.T) { runRound(t, round, program, total) })
+		t.Run(fmt.Sprintf("seed=%d", round.seed), func(t *testing.T) { runRound(t, round, programs, total) })
 	}
 	t.Logf("in all: %s", total)
 }
 
 // runRound runs one cluster, and judges it.
-func runRound(t *testing.T, o options, program string, total *totals) {
+func runRound(t *testing.T, o options, programs [2]string, total *totals) {
 	t.Helper()
 	t.Logf("seed %d: %d kills, %d nodes. To run it again: %s", o.seed, o.kills, o.nodes, o.command())
 	w := newCluster(t, o)
@@ -97,7 +99,7 @@ func runRound(t *testing.T, o options, program string, total *totals) {
 			t.Logf("a promise is broken, or the test. To run it again: %s\n%s", o.command(), w.LogTail())
 		}
 	}()
-	w.startReplicas(program)
+	w.startReplicas(programs)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	ended := make(chan struct{})

@@ -215,10 +215,10 @@ func newCluster(t *testing.T, o options) *cluster {
 	return w
 }
 
-// startReplicas starts two replicas.
-func (w *cluster) startReplicas(program string) {
+// startReplicas starts a replica of each program. An empty path means the program of this source.
+func (w *cluster) startReplicas(programs [2]string) {
 	w.t.Helper()
-	for i := range 2 {
+	for i, program := range programs {
 		name := fmt.Sprintf("replica-%d", i+1)
 		r := &replica{proxy: testkit.Value(w.Proxy()).Must(w.t), clock: filepath.Join(w.t.TempDir(), name)}
 		r.late = faultproxy.StartThrough(w.t, w.Cluster, name+"-proxy", r.proxy)
