@@ -64,12 +64,18 @@ made=$$(mktemp -d); trap 'rm -rf "$$made"' EXIT; \
 	(cd "$$made" && "$$generator" object crd paths=./api/... output:crd:dir=deploy/chart/crds && sed -i '1{/^---$$/d}' deploy/chart/crds/*); \
 	cp config/{kernel-monitor,gpu-monitor,health-checks}.json "$$made/deploy/chart/files"; \
 	go run ./deploy/generate "$$made" "$$PWD/bin/tools/helm"; \
-	cp docs/reference/conditions.md "$$made/docs/reference"; go run ./catalog/generate "$$made"; \
+	cp $(PAGES) "$$made/docs/reference"; go run ./catalog/generate "$$made"; \
 	go -C tools run ./notice .. ./cmd/autohealer-agent ./cmd/autohealer-controller >"$$made/NOTICE"
 endef
 
-# What regenerate makes, beside the files zz_generated.* in api.
-GENERATED := deploy/chart/crds deploy/chart/files deploy/install.yaml deploy/cleanup.yaml deploy/extras deploy/defaults deploy/karpenter/nodepool-repair.json docs/reference/conditions.md NOTICE
+# generate-reference adds the pages that come from the code, which only compiles if the files in
+# api are fresh.
+generate-reference = go run ./docs/generate . "$$made"
+
+PAGES := docs/reference/{conditions,crds,events,flags,metrics}.md
+
+# What both make, beside the files zz_generated.* in api.
+GENERATED := deploy/chart/crds deploy/chart/files deploy/install.yaml deploy/cleanup.yaml deploy/extras deploy/defaults deploy/karpenter/nodepool-repair.json $(PAGES) NOTICE
 
 .PHONY: generators test-programs
 generators:
@@ -78,11 +84,11 @@ test-programs:
 	@cd tools && go run ./build helm registry prometheus
 
 .PHONY: generate
-generate: generators ## Generate deepcopy methods, CRDs and the patch for Karpenter from api, manifests from the chart, default sets and their docs from catalog, NOTICE from go.mod
+generate: generators ## Generate deepcopy methods, CRDs and the patch for Karpenter from api, manifests from the chart, default sets and their docs from catalog, reference pages from the code, NOTICE from go.mod
 	@$(regenerate); \
 		find api -name 'zz_generated.*' -delete; \
 		(into=$$PWD; cd "$$made"; find api -name 'zz_generated.*' -exec cp --parents -t "$$into" {} +); \
-		rm -rf $(GENERATED); for path in $(GENERATED); do cp -r "$$made/$$path" "$$path"; done
+		$(generate-reference); rm -rf $(GENERATED); for path in $(GENERATED); do cp -r "$$made/$$path" "$$path"; done
 
 .PHONY: testbed
 testbed: ## Build a real Kubernetes control plane into bin/testbed (once, about 10 minutes)
@@ -212,10 +218,10 @@ docs: ## Make the site of the documentation in bin/docs; a broken link fails; SE
 .PHONY: check
 check: generators docs ## Formatting, documentation, vet, linters and module files
 	@echo "check: formatting"
-	@unformatted=$$(gofmt -l api catalog cmd config deploy examples internal problem test testbed tools); \
+	@unformatted=$$(gofmt -l api catalog cmd config deploy docs examples internal problem test testbed tools); \
 		[ -z "$$unformatted" ] || { echo "not formatted, run gofmt -w on:"; echo "$$unformatted"; exit 1; }
 	@echo "check: generated files"
-	@$(regenerate); stale=; diff -ru api "$$made/api" || stale=1; \
+	@$(regenerate); stale=; if diff -ru api "$$made/api"; then $(generate-reference); else stale=1; fi; \
 		for path in $(GENERATED); do diff -ru "$$path" "$$made/$$path" || stale=1; done; \
 		[ -z "$$stale" ] || { echo "generated files are stale, run make generate"; exit 1; }
 	@echo "check: vet"

@@ -21,7 +21,7 @@ import (
 // left in the cluster.
 func cleanUp(ctx context.Context, args []string, out io.Writer) error {
 	s := newSubcommand("cleanup", "removes what Autohealer left in a cluster")
-	namespace := s.flags.String("namespace", ownNamespace(), "`namespace` of the controller")
+	namespace := s.flags.String("namespace", ownNamespace(), "`namespace` of the controller; in a pod, the default is the namespace of the pod")
 	agents := s.flags.String("agent-lease-namespace", "", "`namespace` of the Leases of agents, if it differs from --namespace")
 	wait := s.flags.Duration("wait", time.Minute, "`duration` to wait for a controller that still holds its Lease")
 	dryRun := s.flags.Bool("dry-run", false, "print what would be removed, and remove nothing")

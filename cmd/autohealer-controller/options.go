@@ -63,7 +63,7 @@ func parse(args []string, out io.Writer) (options, error) {
 	flags := flag.NewFlagSet("autohealer-controller", flag.ContinueOnError)
 	flags.SetOutput(io.Discard) // the caller prints the error
 	flags.StringVar(&o.kubeconfig, "kubeconfig", "", "kubeconfig `file` for running outside a cluster; inside, the controller uses its service account")
-	flags.StringVar(&o.namespace, "namespace", ownNamespace(), "`namespace` of the ledger, the leader's Lease, the webhook's certificate and ConfigMaps with ConditionSets")
+	flags.StringVar(&o.namespace, "namespace", ownNamespace(), "`namespace` of the ledger, the leader's Lease, the webhook's certificate and ConfigMaps with ConditionSets; in a pod, the default is the namespace of the pod")
 	flags.StringVar(&o.agentNamespace, "agent-lease-namespace", "", "`namespace` of the Leases that agents renew, if it differs from --namespace")
 	flags.StringVar(&o.metricsAddress, "metrics-bind-address", ":8080", "`address` of the metrics endpoint, 0 to disable it")
 	flags.BoolVar(&o.metricsSecure, "metrics-secure", false, "serve metrics over TLS, only to clients whose token may get /metrics; needs deploy/extras/metrics-rights.yaml")

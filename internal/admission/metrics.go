@@ -19,7 +19,7 @@ type Metrics struct {
 func NewMetrics() *Metrics {
 	m := &Metrics{rejections: prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "autohealer_webhook_rejected_requests_total",
-		Help: "Requests to the webhook that were not checked: too_large, or busy because too many were being checked.",
+		Help: "Requests to the webhook that were not checked: no_length (without Content-Length), too_large, busy (too many were being checked), or slow (the body did not arrive in time).",
 	}, []string{"reason"}), answers: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 		Name:    "autohealer_admission_duration_seconds",
 		Help:    "Time that an answer to the API server took, by what was asked about and what was answered: allowed, warned (allowed with a warning), refused, or unready (refused because the nodes are not known yet).",

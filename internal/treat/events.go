@@ -70,152 +70,6 @@ type Event struct {
 	AfterStart bool
 }
 
-// EventReason is the kind of an Event.
-type EventReason uint8
-
-// Kinds of Events.
-const (
-	// TaintsChanged: the code of the reason says how. If the Event is only about a policy,
-	// it reports a problem with the policy.
-	TaintsChanged EventReason = iota
-	// Accepted: the policy is in force. NotAccepted: the newest version is not, because it is
-	// invalid. Held: it is not, because it may match healthy nodes. NotSaved: it is not,
-	// because the controller could not store it.
-	Accepted
-	NotAccepted
-	Held
-	NotSaved
-	// LabelMissing: a ConfigMap has sets and lacks the label.
-	LabelMissing
-	// MirrorNameTaken: a user's policy has the name of a mirror.
-	MirrorNameTaken
-	// RecordUnreadable: the controller cannot read what it has noted on a node.
-	RecordUnreadable
-	// PauseUnreadable: the controller cannot read until when a node is paused.
-	PauseUnreadable
-	// AttemptsUnreadable: the controller cannot read how often a node was treated.
-	AttemptsUnreadable
-	// GivenUp: a node was treated as often as the Guardrails allow, and is not treated again.
-	GivenUp
-
-	// The following are Events of health checks, with the names that medik8s uses.
-
-	// DetectedUnhealthy: a node has a condition that the check calls unhealthy.
-	DetectedUnhealthy
-	// RemediationCreated: the controller created a remediation object.
-	RemediationCreated
-	// RemediationSkipped: a remediation is due, but something blocks it.
-	RemediationSkipped
-	// RemediationRemoved: the controller deleted the remediation object.
-	RemediationRemoved
-	// NoTemplateLeft: all templates were tried, and the node is still unhealthy.
-	NoTemplateLeft
-	// InvalidNodeLabel: the node has the exclude label with a meaningless value.
-	InvalidNodeLabel
-	// Disabled: the check cannot be applied. Enabled: it can be applied again.
-	Disabled
-	Enabled
-	// StormRecoveryStarted: too many nodes are unhealthy at once. After the storm a
-	// cooldown starts, and remediation continues when it ends.
-	StormRecoveryStarted
-	StormRecoveryCooldownStarted
-	StormRecoveryEnded
-
-	// AgentSilent: the agent of the node stopped reporting. AgentHeard: it reports again.
-	AgentSilent
-	AgentHeard
-
-	// RepairPending: a node is unhealthy, and is replaced if it stays so.
-	RepairPending
-	// RepairBlocked: the node is due for replacement, but something blocks it.
-	RepairBlocked
-	// NodeRepaired: the controller deleted the NodeClaim, and Karpenter replaces the node.
-	NodeRepaired
-	// TerminationCancelled: the node was about to be replaced and now is not.
-	TerminationCancelled
-	// ReadyTimeoutRecovery: the node is replaced because it never became ready.
-	ReadyTimeoutRecovery
-	// PoolHeld: several nodes of a pool in a row did not become ready. PoolReleased: a
-	// node became ready, or the pool was changed.
-	PoolHeld
-	PoolReleased
-
-	// The following are Events of repair blocks of NodePools.
-
-	// RepairBlockRefused: the block cannot be applied.
-	RepairBlockRefused
-	// RepairSchemaLost: the CRD no longer has the block, so the API server hides it.
-	RepairSchemaLost
-	// RepairBlockVanished: the block is gone although no user removed it.
-	RepairBlockVanished
-	// RepairBlockRestored: the controller put a lost block back.
-	RepairBlockRestored
-
-	// OwnershipUnclear: a node has a taint with the key and effect of a set, and no record
-	// proves that the controller placed it.
-	OwnershipUnclear
-)
-
-// validateAction is the action of Events about a validation, without a write.
-const validateAction = "Evaluate"
-
-// eventKinds has the reason, action and type of the Events of each kind.
-var eventKinds = [...]struct{ reason, action, kind string }{
-	TaintsChanged:                {"", validateAction, corev1.EventTypeNormal},
-	Accepted:                     {"Accepted", validateAction, corev1.EventTypeNormal},
-	NotAccepted:                  {"NotAccepted", validateAction, corev1.EventTypeWarning},
-	Held:                         {"Held", validateAction, corev1.EventTypeWarning},
-	NotSaved:                     {"NotSaved", validateAction, corev1.EventTypeWarning},
-	LabelMissing:                 {"LabelMissing", validateAction, corev1.EventTypeWarning},
-	MirrorNameTaken:              {"MirrorNameTaken", validateAction, corev1.EventTypeWarning},
-	RecordUnreadable:             {"RecordUnreadable", validateAction, corev1.EventTypeWarning},
-	PauseUnreadable:              {"PauseUnreadable", validateAction, corev1.EventTypeWarning},
-	AttemptsUnreadable:           {"AttemptsUnreadable", validateAction, corev1.EventTypeWarning},
-	GivenUp:                      {"GivenUp", validateAction, corev1.EventTypeWarning},
-	DetectedUnhealthy:            {"DetectedUnhealthy", validateAction, corev1.EventTypeNormal},
-	RemediationCreated:           {"RemediationCreated", "CreateRemediation", corev1.EventTypeNormal},
-	RemediationSkipped:           {"RemediationSkipped", "CreateRemediation", corev1.EventTypeWarning},
-	RemediationRemoved:           {"RemediationRemoved", "RemoveRemediation", corev1.EventTypeNormal},
-	NoTemplateLeft:               {"NoTemplateLeft", validateAction, corev1.EventTypeWarning},
-	InvalidNodeLabel:             {"InvalidNodeLabel", validateAction, corev1.EventTypeWarning},
-	Disabled:                     {"Disabled", validateAction, corev1.EventTypeWarning},
-	Enabled:                      {"Enabled", validateAction, corev1.EventTypeNormal},
-	StormRecoveryStarted:         {"StormRecoveryStarted", validateAction, corev1.EventTypeWarning},
-	StormRecoveryCooldownStarted: {"StormRecoveryCooldownStarted", validateAction, corev1.EventTypeWarning},
-	StormRecoveryEnded:           {"StormRecoveryEnded", validateAction, corev1.EventTypeNormal},
-	AgentSilent:                  {triage.AgentSilent, validateAction, corev1.EventTypeWarning},
-	AgentHeard:                   {"AgentHeard", validateAction, corev1.EventTypeNormal},
-	RepairPending:                {"NodeRepairPending", validateAction, corev1.EventTypeNormal},
-	RepairBlocked:                {"NodeRepairBlocked", "DeleteNodeClaim", corev1.EventTypeWarning},
-	NodeRepaired:                 {"NodeRepair", "DeleteNodeClaim", corev1.EventTypeWarning},
-	TerminationCancelled:         {"NodeRepairCancelled", "KeepNodeClaim", corev1.EventTypeNormal},
-	ReadyTimeoutRecovery:         {"NodeReadyTimeoutRecovery", "DeleteNodeClaim", corev1.EventTypeWarning},
-	PoolHeld:                     {"NodePoolHeld", validateAction, corev1.EventTypeWarning},
-	PoolReleased:                 {"NodePoolReleased", validateAction, corev1.EventTypeNormal},
-	RepairBlockRefused:           {"RepairBlockRefused", validateAction, corev1.EventTypeWarning},
-	RepairSchemaLost:             {"RepairSchemaLost", validateAction, corev1.EventTypeWarning},
-	RepairBlockVanished:          {"RepairBlockVanished", validateAction, corev1.EventTypeWarning},
-	RepairBlockRestored:          {"RepairBlockRestored", "Restore", corev1.EventTypeNormal},
-	OwnershipUnclear:             {"OwnershipUnclear", validateAction, corev1.EventTypeWarning},
-}
-
-// IsFinding reports whether the Event describes a finding of a policy, not a write.
-func (r EventReason) IsFinding() bool {
-	switch r {
-	case GivenUp, DetectedUnhealthy, RemediationSkipped, NoTemplateLeft, InvalidNodeLabel, RepairPending, RepairBlocked:
-		return true
-	default:
-		return false
-	}
-}
-
-// reportsState reports whether the Event describes something that lasts, which the next leader
-// finds again: why a policy is not in force, or why it begins nothing.
-func (e Event) reportsState() bool {
-	what := eventKinds[e.EventReason]
-	return what.kind == corev1.EventTypeWarning && what.action == validateAction || e.EventReason == RemediationSkipped && e.Node == nil
-}
-
 // AboutSet returns a reference to the object that contains a ConditionSet; nil for a nil set.
 func AboutSet(set *v1alpha1.ConditionSet) *corev1.ObjectReference {
 	if set == nil {
@@ -385,9 +239,9 @@ func (a *EventWriter) Write(e Event) {
 		EventTime:           metav1.NowMicro(),
 		ReportingController: FieldManager,
 		ReportingInstance:   a.instance,
-		Type:                what.kind,
-		Action:              what.action,
-		Reason:              what.reason,
+		Type:                what.Type,
+		Action:              what.Action,
+		Reason:              what.Reason,
 	}
 	if e.EventReason == TaintsChanged && e.Node != nil {
 		event.Action, event.Reason = "RemoveTaint", e.Reason.Code.String()

@@ -31,7 +31,7 @@ func NewMetrics() *Metrics {
 		}, policykind.Labels("nodepool", "node")),
 		repairs: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "autohealer_repairs_total",
-			Help: "Repairs by outcome: terminated (the controller deleted the NodeClaim), cancelled (it removed the mark again); for nodes without a NodeClaim the outcomes of remediations.",
+			Help: "Repairs by outcome: terminated (the controller deleted the NodeClaim), forced (it ended the drain), cancelled (it removed the mark again); for nodes without a NodeClaim the outcomes of remediations.",
 		}, policykind.Labels("nodepool", "condition", "mode", "outcome")),
 		readyTimeout: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "autohealer_nodeclaims_ready_timeout_recovered_total",
