@@ -21,22 +21,6 @@ import (
 
 const root = "../.."
 
-// The pages in the repository are those that the code generates.
-func TestPagesAreFresh(t *testing.T) {
-	made := t.TempDir()
-	testkit.Must(t, os.CopyFS(filepath.Join(made, "deploy/chart/crds"), os.DirFS(filepath.Join(root, "deploy/chart/crds"))))
-	testkit.Must(t, os.MkdirAll(filepath.Join(made, "docs/reference"), 0o755))
-	testkit.Must(t, command([]string{root, made}))
-	pages := testkit.Value(os.ReadDir(filepath.Join(made, "docs/reference"))).Must(t)
-	testkit.Same(t, len(pages), 4, "pages")
-	for _, page := range pages {
-		path := filepath.Join("docs/reference", page.Name())
-		want := testkit.Value(os.ReadFile(filepath.Join(made, path))).Must(t)
-		got := testkit.Value(os.ReadFile(filepath.Join(root, path))).Must(t)
-		testkit.NoDiff(t, cmp.Diff(string(want), string(got)), "%s is stale, run make generate (-made +there)", path)
-	}
-}
-
 // source returns the text of all Go files below a folder, except tests.
 func source(t *testing.T, folder string) string {
 	t.Helper()
