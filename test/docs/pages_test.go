@@ -22,6 +22,7 @@ const root = "../.."
 type block struct {
 	page   string // from the root of the repository
 	line   int    // of the fence
+	under  string // the anchor of its heading
 	script string
 	exempt string // the reason why it is not run
 }
@@ -68,7 +69,7 @@ func blocks(page, text string) (found []block, err error) {
 	var errs []error
 	var open *block
 	var inside bool
-	indent, reason := "", ""
+	indent, reason, under := "", "", ""
 	for i, line := range strings.Split(text, "\n") {
 		at := fmt.Sprintf("%s:%d", page, i+1)
 		fenced := fence.FindStringSubmatch(line)
@@ -84,7 +85,7 @@ func blocks(page, text string) (found []block, err error) {
 		case fenced != nil:
 			inside, indent = true, fenced[1]
 			if fenced[2] == "sh" {
-				open = &block{page: page, line: i + 1, exempt: reason}
+				open = &block{page: page, line: i + 1, under: under, exempt: reason}
 				reason = ""
 			}
 		case strings.Contains(line, "<!-- not run"):
@@ -94,6 +95,10 @@ func blocks(page, text string) (found []block, err error) {
 				errs = append(errs, fmt.Errorf("%s: the marker is not of the form <!-- not run: reason -->", at))
 			}
 			continue
+		default:
+			if match := heading.FindStringSubmatch(line); match != nil {
+				under = slug(match[1])
+			}
 		}
 		if reason != "" {
 			errs = append(errs, fmt.Errorf("%s: no sh block follows the marker <!-- not run: %s -->", at, reason))
@@ -108,9 +113,9 @@ func blocks(page, text string) (found []block, err error) {
 
 func TestBlocks(t *testing.T) {
 	t.Parallel()
-	const page = "a\n<!-- not run: needs a cloud -->\n```sh\nx\n```\n1. b\n\n   ```sh\n   y\n     z\n   ```\n```text\n```sh\n```\n"
+	const page = "# A b\n<!-- not run: needs a cloud -->\n```sh\nx\n```\n1. b\n\n   ```sh\n   y\n     z\n   ```\n```text\n```sh\n```\n"
 	got := testkit.Value(blocks("p.md", page)).Must(t)
-	testkit.Same(t, got, []block{{"p.md", 3, "x\n", "needs a cloud"}, {"p.md", 8, "y\n  z\n", ""}}, "the blocks")
+	testkit.Same(t, got, []block{{"p.md", 3, "a-b", "x\n", "needs a cloud"}, {"p.md", 8, "a-b", "y\n  z\n", ""}}, "the blocks")
 	for text, want := range map[string]string{
 		"<!-- not run: because -->\n\n```sh\nx\n```": "p.md:2: no sh block follows",
 		"<!-- not run: because -->\n```text\nx\n```": "p.md:2: no sh block follows",
