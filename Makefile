@@ -5,7 +5,7 @@ SHELL := /bin/bash
 
 PACKAGES := ./...
 # These packages take longest, so they start first.
-LONGEST  := ./deploy ./internal/testbed ./cmd/autohealer-agent ./internal/certificate
+LONGEST  := ./test/docs ./deploy ./internal/testbed ./cmd/autohealer-agent ./internal/certificate
 # These run the programs in whole clusters. The programs have the race detector. The test code
 # has not: it would need more CPU than the programs. `make nightly` runs it with the detector.
 # Tests with a real Karpenter run after those of CLUSTER_TESTS, because Karpenter exits on a

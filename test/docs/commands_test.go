@@ -9,8 +9,8 @@ import (
 	"github.com/resourcestack/autohealer/internal/testkit"
 )
 
-// lanes is how many clusters run pages at the same time.
-const lanes = 2
+// clusters is how many clusters run pages at the same time.
+const clusters = 2
 
 // prepared has the commands that a reader has run before a page, or before a section of it. Such
 // a section does not continue with the state of the section before: a reader does only one of them.
@@ -19,7 +19,7 @@ var prepared = map[string]string{
 	"docs/how-to/limit-repairs.md#with-helm":            ``,
 	"docs/how-to/monitor.md#agents-with-the-podmonitor": ``,
 	"docs/how-to/uninstall.md#with-kubectl":             uninstall + "\nkubectl apply -f deploy/install.yaml",
-	"docs/how-to/uninstall.md#shared-objects":           ``,
+	"docs/how-to/uninstall.md#remove-only-the-agents":   ``,
 	"docs/how-to/upgrade.md#with-kubectl":               ``,
 	"docs/how-to/upgrade.md#roll-back":                  `helm upgrade autohealer deploy/chart --namespace autohealer-system --set 'enforce={Taint}'`,
 	"docs/reference/cleanup.md":                         `kubectl -n autohealer-system scale deployment autohealer-controller --replicas=0`,
@@ -38,51 +38,83 @@ YAML`
 // blocks have left.
 func TestCommands(t *testing.T) {
 	t.Parallel()
-	run, exempt := map[string][]block{}, 0
-	var pages []string
+	known := map[string]bool{}
+	var pages [][]block
+	blocked := 0
 	for _, page := range commandPages(t) {
+		known[page] = true
+		var run []block
 		for _, block := range testkit.Value(blocks(page, read(t, page))).Must(t) {
+			known[page+"#"+block.under] = true
 			if block.exempt != "" {
-				exempt++
+				blocked++
 				t.Logf("%s is not run: %s", block, block.exempt)
 				continue
 			}
-			if !slices.Contains(pages, page) {
-				pages = append(pages, page)
-			}
-			run[page] = append(run[page], block)
+			run = append(run, block)
+		}
+		if run != nil {
+			pages = append(pages, run)
 		}
 	}
-	t.Logf("%d blocks are exempt", exempt)
-	for lane := range lanes {
-		t.Run(fmt.Sprintf("cluster %d", lane+1), func(t *testing.T) {
+	t.Logf("the blocks of %d pages run; %d blocks are exempt", len(pages), blocked)
+	for page := range prepared {
+		testkit.Check(t, known[page], "prepared has %s, which is not a page or a section with commands", page)
+	}
+	for i, pages := range divide(pages) {
+		t.Run(fmt.Sprintf("cluster %d", i+1), func(t *testing.T) {
 			t.Parallel()
 			f := newFixture(t)
 			f.stores(t)
-			for i, page := range pages {
-				if i%lanes == lane && !f.broken {
-					t.Run(strings.TrimSuffix(page, ".md"), func(t *testing.T) { f.runs(t, run[page]) })
+			for _, blocks := range pages {
+				if !f.broken {
+					t.Run(strings.TrimSuffix(blocks[0].page, ".md"), func(t *testing.T) { f.runs(t, blocks) })
 				}
 			}
 		})
 	}
 }
 
+// divide divides the pages between the clusters, so that all take about the same time.
+func divide(pages [][]block) (shares [clusters][][]block) {
+	cost := func(blocks []block) (sum int) {
+		for _, block := range blocks {
+			sum += 1 + 10*strings.Count(block.script, "helm ") + 15*strings.Count(block.script, "install.yaml")
+			if script, is := prepared[block.page+"#"+block.under]; is {
+				sum += 10 + len(script)/10
+			}
+		}
+		return sum
+	}
+	var load [clusters]int
+	for _, page := range slices.SortedStableFunc(slices.Values(pages), func(a, b []block) int { return cost(b) - cost(a) }) {
+		least := slices.Index(load[:], slices.Min(load[:]))
+		load[least] += cost(page)
+		shares[least] = append(shares[least], page)
+	}
+	return shares
+}
+
 // runs runs the blocks of a page.
 func (f *fixture) runs(t *testing.T, blocks []block) {
 	t.Helper()
-	f.broken = true
-	f.restores(t)
-	f.broken = false
-	f.mustRun(t, prepared[blocks[0].page])
-	under := ""
+	f.prepares(t, prepared[blocks[0].page])
+	under := blocks[0].under
 	for _, block := range blocks {
 		if script, is := prepared[block.page+"#"+block.under]; is && block.under != under {
-			f.restores(t)
-			f.mustRun(t, script)
+			f.prepares(t, script)
 		}
 		under = block.under
 		out, err := f.run(t.Context(), block.script)
 		testkit.Check(t, err == nil, "%s fails: %v\n%s\n%s", block, err, block.script, out)
 	}
+}
+
+// prepares restores the baseline and runs the commands that a reader has run before.
+func (f *fixture) prepares(t *testing.T, script string) {
+	t.Helper()
+	f.broken = true
+	f.restores(t)
+	f.broken = false
+	f.mustRun(t, script)
 }
