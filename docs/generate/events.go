@@ -13,7 +13,7 @@ import (
 func eventPage() string {
 	p := newPage("Events", "Events", 74)
 	p.add("This page lists the reasons of all Events that the controller and the agent write.")
-	p.add("```sh\nkubectl events --for node/worker-1\nkubectl get events --all-namespaces --field-selector reason=NodeRepair\n```")
+	p.add("```sh\nkubectl events -n default --for node/worker-1\nkubectl get events --all-namespaces --field-selector reason=NodeRepair\n```")
 
 	p.add("## Events of the controller")
 	p.add("The controller writes an Event for each of the objects that exists, with almost the same message. A ConfigMap has the Events about the ConditionSets that it contains. " +

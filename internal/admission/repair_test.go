@@ -108,10 +108,10 @@ func TestRepairAnswers(t *testing.T) {
 	unread := func(w *repairFixture) { w.policiesErr, w.poolsErr = errors.New("gone"), errors.New("away") }
 	toStatus := func(r *admissionv1.AdmissionRequest) { r.SubResource = "status" }
 	answers(t, newRepairFixture, (*repairFixture).policyKind, map[string]request[*repairFixture]{
-		"lets a new policy in":                                    {operation: create, new: policy(), warns: "3 of 10 selected nodes (30%) match now (n0, n1 and n2): the policy will repair them, no more than 2 at once, once it has stood for 30m"},
+		"lets a new policy in":                                    {operation: create, new: policy(), warns: "3 of 10 selected nodes (30%) match now (n0, n1 and n2): the policy will repair them, no more than 2 at once, when the condition has lasted for 30m"},
 		"refuses a new policy":                                    {operation: create, new: policy(negative), refuses: `spec.repair.defaultTolerationDuration: "-30m": want a duration like 90s, 5m or 1h30m that is not negative, or Never`},
 		"refuses a change of a policy":                            {operation: update, old: policy(), new: policy(negative), refuses: "negative"},
-		"takes a change of a policy":                              {operation: update, old: policy(), new: policy(longer), warns: "stood for 40m"},
+		"takes a change of a policy":                              {operation: update, old: policy(), new: policy(longer), warns: "lasted for 40m"},
 		"lets metadata of a policy pass":                          {operation: update, old: policy(negative), new: policy(negative, labelled)},
 		"lets a bad policy be switched off":                       {operation: update, old: policy(negative), new: policy(negative, off), warns: "negative"},
 		"lets the status of a policy pass":                        {operation: update, old: policy(), new: policy(negative), change: toStatus},

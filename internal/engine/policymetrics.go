@@ -34,7 +34,7 @@ func newPolicyMetrics() *PolicyMetrics {
 		}, policykind.Labels()),
 		start: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name:    "autohealer_policy_start_duration_seconds",
-			Help:    "Time from when a taint, a remediation or a repair is due, and no bound holds it, until the API server has stored its first write.",
+			Help:    "Time from when a taint, a remediation or a repair is due, and no limit holds it, until the API server has stored its first write.",
 			Buckets: []float64{.005, .01, .02, .05, .1, .2, .5, 1, 2, 5, 10, 30, 60},
 		}, policykind.Labels()),
 		states: map[policykind.Policy]map[string]bool{},

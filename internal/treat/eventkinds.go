@@ -143,7 +143,7 @@ func taintEvents() []EventKind {
 	return []EventKind{
 		{triage.Tainted.String(), place, warning, onNodeAndSet, "The controller placed a taint. The message says so if another client had removed it."},
 		{triage.FellBack.String(), place, warning, onNodeAndSet,
-			"The controller placed NoSchedule instead of NoExecute: the bound is reached, the window is closed, or the ConditionSet excludes control-plane nodes."},
+			"The controller placed NoSchedule instead of NoExecute: a limit is reached, the window is closed, or the ConditionSet excludes control-plane nodes."},
 		{triage.Recovered.String(), remove, normal, onNodeAndSet, "The controller removed the taint: the conditions no longer match."},
 		{triage.Deselected.String(), remove, normal, onNodeAndSet, "The controller removed the taint: the ConditionSet no longer selects the node."},
 		{triage.RuleGone.String(), remove, normal, "Node", "The controller removed the taint: the ConditionSet is deleted."},

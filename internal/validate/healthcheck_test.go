@@ -160,7 +160,7 @@ func TestHealthVerdictsAreSound(t *testing.T) {
 			saw[string(reason)]++
 		}
 		for _, w := range validate.Lines(v.Warnings) {
-			for _, part := range []string{"will remediate", "nothing is begun until no more", "nothing is ever begun", "is no bound", "no node has these labels", "of the control plane", "other templates", "could not be read", "cut off", "did you mean", "starts anew"} {
+			for _, part := range []string{"will remediate", "nothing is begun until no more", "nothing is ever begun", "is no limit", "no node has these labels", "of the control plane", "other templates", "could not be read", "cut off", "did you mean", "starts anew"} {
 				if strings.Contains(w, part) {
 					saw[part]++
 				}
@@ -192,7 +192,7 @@ func TestHealthVerdictsAreSound(t *testing.T) {
 	t.Logf("saw %v", saw)
 	for _, what := range []string{
 		"Invalid", "HealthyStatus", "SameKind", "Remediating", "deletions refused", "deletions let through", "small changes during a remediation",
-		"will remediate", "nothing is begun until no more", "nothing is ever begun", "is no bound", "no node has these labels", "of the control plane", "other templates", "could not be read", "cut off", "did you mean", "starts anew",
+		"will remediate", "nothing is begun until no more", "nothing is ever begun", "is no limit", "no node has these labels", "of the control plane", "other templates", "could not be read", "cut off", "did you mean", "starts anew",
 	} {
 		testkit.Check(t, saw[what] != 0, "never saw %q: the draw is too tame", what)
 	}

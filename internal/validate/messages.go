@@ -93,7 +93,7 @@ func (r *reach) actions() string {
 	}
 	sentence := joinAnd(actions)
 	if r.wait > 0 {
-		sentence += ", once it has stood for " + text.Duration(r.wait)
+		sentence += ", when the condition has lasted for " + text.Duration(r.wait)
 	}
 	return sentence
 }

@@ -46,7 +46,7 @@ func outOfBounds(s *healthAnalysis) (_, warnings []Problem) {
 	case never:
 		return nil, []Problem{warning("spec."+field, "with %s%s nothing is ever begun, because one unhealthy node is too many; %s, or pauseRequests to stop for a while", value, now, more)}
 	case none:
-		return nil, []Problem{warning("spec."+field, "%s%s is no bound: when something makes all nodes look unhealthy, all are remediated at once; %s", value, of, less)}
+		return nil, []Problem{warning("spec."+field, "%s%s is no limit: when something makes all nodes look unhealthy, all are remediated at once; %s", value, of, less)}
 	}
 	return nil, nil
 }
@@ -59,7 +59,7 @@ func selectorNodes(s *healthAnalysis) (_, warnings []Problem) {
 	case s.found.Selected == 0 && !s.rule.Selector.Everything():
 		return nil, []Problem{warning("spec.selector", "no node has these labels now (%s)", truncate(s.rule.Selector.String()))}
 	case 0 < s.found.ControlPlane && s.found.ControlPlane < s.found.Selected:
-		return nil, []Problem{warning("spec.selector", "%d of %s are of the control plane, and one bound counts them and the workers together; want one health check for those with the label node-role.kubernetes.io/control-plane, and others for those without", s.found.ControlPlane, nodes(s.found.Selected))}
+		return nil, []Problem{warning("spec.selector", "%d of %s are of the control plane, and one limit counts them and the workers together; want one health check for those with the label node-role.kubernetes.io/control-plane, and others for those without", s.found.ControlPlane, nodes(s.found.Selected))}
 	}
 	return nil, nil
 }
@@ -109,7 +109,7 @@ func (s *healthAnalysis) impactLine(v Verdict) string {
 	if len(v.Problems) > 0 {
 		verb = "would"
 	}
-	return fmt.Sprintf("%s: the health check %s remediate %s, once it has stood for %s", s.matches(), verb, pronoun(s.found.Matching), waitRange(s.rule))
+	return fmt.Sprintf("%s: the health check %s remediate %s, when the condition has lasted for %s", s.matches(), verb, pronoun(s.found.Matching), waitRange(s.rule))
 }
 
 func pronoun(n int) string {

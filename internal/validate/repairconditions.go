@@ -131,7 +131,7 @@ func unusedFields(s *repairAnalysis) (_, warnings []Problem) {
 		warnings = append(warnings, warning(block, "all conditions are tolerated for ever, so no node is repaired; want a toleration other than Never, or a readyTimeout for the nodes of a NodePool"))
 	}
 	if s.spec.TerminationGracePeriod == "" && s.spec.Termination == v1alpha1.Graceful {
-		warnings = append(warnings, warning(block+".termination", "this policy sets no limit for a drain. A pod that cannot be evicted keeps the node, and its place under maxConcurrent. Set terminationGracePeriod. If a drain hangs, change termination to Forceful"))
+		warnings = append(warnings, warning(block+".termination", "this policy sets no limit for a drain. A pod that cannot be evicted keeps the node, and its slot under maxConcurrent. Set terminationGracePeriod. If a drain hangs, change termination to Forceful"))
 	}
 	if s.spec.TerminationGracePeriod != "" && s.spec.Termination != v1alpha1.Graceful {
 		warnings = append(warnings, warning(block+".terminationGracePeriod", "it means nothing while nodes go by force, as they do without termination: Graceful"))
@@ -183,7 +183,7 @@ func unusualRepairBound(s *repairAnalysis) (_, warnings []Problem) {
 	if len(all) < 2 { // the other bound has a default, which protects the nodes
 		return nil, nil
 	}
-	return nil, []Problem{warning(block, "%s%s are no bounds: when something makes all nodes look unhealthy, all are replaced at once; want less of one of them, for example the default of 20%%", strings.Join(all, " and "), where)}
+	return nil, []Problem{warning(block, "%s%s are no limits: when something makes all nodes look unhealthy, all are replaced at once; want less of one of them, for example the default of 20%%", strings.Join(all, " and "), where)}
 }
 
 // repairBound is a bound as the user has written it.

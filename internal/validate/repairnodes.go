@@ -174,7 +174,7 @@ func repairSelectorNodes(s *repairAnalysis) (_, warnings []Problem) {
 	case s.found.Selected == 0 && !s.rule.Selector.Everything():
 		return nil, []Problem{warning("spec.selector", "no node has these labels now (%s)", truncate(s.rule.Selector.String()))}
 	case 0 < s.found.ControlPlane && s.found.ControlPlane < s.found.Selected:
-		return nil, []Problem{warning("spec.selector", "%d of %s are of the control plane, and one bound counts them and the workers together; want one policy for those with the label node-role.kubernetes.io/control-plane, and others for those without", s.found.ControlPlane, nodes(s.found.Selected))}
+		return nil, []Problem{warning("spec.selector", "%d of %s are of the control plane, and one limit counts them and the workers together; want one policy for those with the label node-role.kubernetes.io/control-plane, and others for those without", s.found.ControlPlane, nodes(s.found.Selected))}
 	}
 	return nil, nil
 }
@@ -207,7 +207,7 @@ func (s *repairAnalysis) impactLine(v Verdict) string {
 	if s.policy == nil {
 		what = "block"
 	}
-	return fmt.Sprintf("%s: the %s %s repair %s%s, once it has stood for %s", hits, what, verb, pronoun(s.governed.Matching), s.rateNote(), waitRange(s.rule))
+	return fmt.Sprintf("%s: the %s %s repair %s%s, when the condition has lasted for %s", hits, what, verb, pronoun(s.governed.Matching), s.rateNote(), waitRange(s.rule))
 }
 
 // removesBlock warns of a pool that is no longer repaired.

@@ -364,7 +364,7 @@ func testWaysToWrite(w *scope) {
 	// A shorter wait is not narrower either. A longer wait is, if no node is evicted now.
 	w.kubectl("", "patch", "conditionset", name, "--type=merge", "-p", `{"spec": {"effect": "NoSchedule", "conditions": {"Unhealthy": {"duration": "2h"}}}}`)
 	w.hasStatus("set", isAccepted(metav1.ConditionTrue, "Followed"))
-	w.kubectl("once it has stood for 1h, sooner than it does now", "patch", "conditionset", name, "--type=merge", "-p", `{"spec": {"conditions": {"Unhealthy": {"duration": "1h"}}}}`)
+	w.kubectl("when the condition has lasted for 1h, sooner than it does now", "patch", "conditionset", name, "--type=merge", "-p", `{"spec": {"conditions": {"Unhealthy": {"duration": "1h"}}}}`)
 	w.kubectl("", "patch", "conditionset", name, "--type=merge", "-p", `{"spec": {"conditions": {"Unhealthy": {"duration": "3h"}}}}`)
 	w.kubectl("", "delete", "conditionsets", "--all")
 	w.counts(w.key("set"), 0, 0)

@@ -172,7 +172,7 @@ func testHealthVerdicts(w *scope) {
 		{"a healthy status", onSign("Ready=True", "5m"), []string{"spec.unhealthyConditions[0].status", "Ready=True", "10 of 10 selected nodes"}, nil},
 		{"an invalid label", func(s *spec) { s.Selector.MatchLabels["a b"] = "c" }, []string{"spec.selector"}, nil},
 
-		{"unhealthy nodes within the bound", func(s *spec) { *s.RemediationTemplate = plain }, nil, []string{"3 of 10 selected nodes (30%) match now", "will remediate them, once it has stood for 5m"}},
+		{"unhealthy nodes within the bound", func(s *spec) { *s.RemediationTemplate = plain }, nil, []string{"3 of 10 selected nodes (30%) match now", "will remediate them, when the condition has lasted for 5m"}},
 		{"unhealthy nodes beyond the bound", func(s *spec) { s.MaxUnhealthy = new(intstr.FromInt32(2)); *s.RemediationTemplate = plain }, nil, []string{"maxUnhealthy 2 allows 2: nothing is begun"}},
 		{"a pause", func(s *spec) { s.PauseRequests = []string{"upgrade"}; *s.RemediationTemplate = plain }, nil, []string{"nothing is begun while it is paused"}},
 		{"others with other templates", func(s *spec) { onSign("KernelDeadlock=True", "5m")(s) }, nil, []string{"other templates: " + w.name + "-first (10, the first is " + w.node(1) + ")"}},
@@ -182,7 +182,7 @@ func testHealthVerdicts(w *scope) {
 		{"a template without a namespace", func(s *spec) { s.RemediationTemplate.Namespace = "" }, nil, []string{"the reference has no namespace"}},
 		{"a template without a body", func(s *spec) { *s.RemediationTemplate = odd }, nil, []string{"nothing can be made from it", "it has no spec.template"}},
 		{"a bound that is never fulfilled", func(s *spec) { other(s); s.MinHealthy = new(intstr.FromInt32(10)) }, nil, []string{"spec.minHealthy: with 10, and 10 selected nodes now, nothing is ever begun"}},
-		{"an invalid bound", func(s *spec) { other(s); s.MaxUnhealthy = new(intstr.FromString("100%")) }, nil, []string{"spec.maxUnhealthy: 100% is no bound"}},
+		{"an invalid bound", func(s *spec) { other(s); s.MaxUnhealthy = new(intstr.FromString("100%")) }, nil, []string{"spec.maxUnhealthy: 100% is no limit"}},
 		{"a selector without nodes", func(s *spec) { other(s); s.Selector.MatchLabels[scopeLabel] = "no-node" }, nil, []string{"no node has these labels"}},
 		{"a near miss", func(s *spec) { other(s); s.UnhealthyConditions[0].Type = "KernelDeadlok" }, nil, []string{"did you mean KernelDeadlock?"}},
 		{"an unknown condition", func(s *spec) { other(s); s.UnhealthyConditions[0].Type = "OurOwnThing" }, nil, []string{"no node reports OurOwnThing"}},

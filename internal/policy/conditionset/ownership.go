@@ -129,7 +129,7 @@ func (p *Policy) reportUnclear(node *corev1.Node, pol *conditionSet, id taintID)
 	}
 	reported[node.Name][id] = true
 	message := fmt.Sprintf("the taint %s has the key and effect of ConditionSet %s, and no record on the node proves that Autohealer placed it. "+
-		"Autohealer does not remove it; a NoExecute taint on a selected node counts against the bound of the set. %s", id, pol.set.Name, remedy(node.Name, id))
+		"Autohealer does not remove it; a NoExecute taint on a selected node counts against the limit of the set. %s", id, pol.set.Name, remedy(node.Name, id))
 	p.cfg.Logger.Warn("ownership of a taint is unclear", "node", node.Name, "key", id.key, "effect", string(id.effect), "conditionSet", pol.set.Name)
 	p.cfg.Event(treat.Event{Node: node, Policy: treat.AboutSet(pol.set), EventReason: treat.OwnershipUnclear, Message: message})
 }
@@ -154,7 +154,7 @@ func (pol *conditionSet) setOwnershipCondition(status *v1alpha1.ConditionSetStat
 			listed += fmt.Sprintf(" and %d more", more)
 		}
 		condition.Status, condition.Reason = metav1.ConditionTrue, "NoRecord"
-		condition.Message = fmt.Sprintf("nodes with a taint of this set's key and effect that no record proves to be Autohealer's: %d (%s). Autohealer does not remove it; a NoExecute taint on a selected node counts against the bound. %s",
+		condition.Message = fmt.Sprintf("nodes with a taint of this set's key and effect that no record proves to be Autohealer's: %d (%s). Autohealer does not remove it; a NoExecute taint on a selected node counts against the limit. %s",
 			len(names), listed, remedy(names[0], pol.unclearTaints[names[0]]))
 	} else if meta.FindStatusCondition(status.Conditions, v1alpha1.OwnershipUnclear) == nil {
 		return

@@ -75,7 +75,7 @@ func (r *Policy) VetoTermination(now time.Time, n *engine.Node, m machine.Machin
 	}
 	switch {
 	case r.host.IsOverBound(rule):
-		return "more nodes are in repair than the bound allows now"
+		return "more nodes are in repair than the limit allows now"
 	case followed.pool == "":
 		return ""
 	}
@@ -107,7 +107,7 @@ func (r *Policy) VetoForcing(n *engine.Node, m machine.Machine, rule triage.Rule
 	if hold := core.HoldFirst(n.Object.Name, rule); hold != "" || r.hasRoomToForce(rule, m) {
 		return hold
 	}
-	return "more nodes are in repair than the bound allows now"
+	return "more nodes are in repair than the limit allows now"
 }
 
 // workOfOthers returns the first work of others that keeps a node from treatment, empty for none.
