@@ -93,6 +93,23 @@ func shown(t *testing.T, page, after string) string {
 	return ""
 }
 
+// allShown returns all commands of a section, in their order. Blocks in a list are indented.
+func allShown(t *testing.T, page, heading string) (script string) {
+	t.Helper()
+	text := testkit.Value(os.ReadFile(page)).Must(t)
+	_, section, found := strings.Cut(string(text), "\n"+heading+"\n")
+	section, _, _ = strings.Cut(section, "\n## ")
+	for i, part := range strings.Split(section, "```") {
+		if block, isShell := strings.CutPrefix(part, "sh\n"); i%2 == 1 && isShell {
+			for line := range strings.Lines(block) {
+				script += strings.TrimPrefix(line, "   ")
+			}
+		}
+	}
+	testkit.Require(t, found && script != "", "%s shows no commands in %q", page, heading)
+	return script
+}
+
 // runsScript runs commands in a folder, like a user who pastes them.
 func (c cluster) runsScript(t *testing.T, in, script string) (out string) {
 	t.Helper()
@@ -404,7 +421,7 @@ func (c cluster) judgesBlocks(t *testing.T) {
 	for hook, good := range map[string]string{"block": string(manifest), "policy": string(policy)} {
 		testkit.Eventually(t, "the webhook to know the unhealthy node", func() error {
 			_, err := c.Kubectl(t.Context(), "apply", "--dry-run=server", "--warnings-as-errors", "-f", file(t, good))
-			return testkit.Says(err, "1 of 1 selected node (100%) matches now (unhealthy): the "+hook+" will repair it, once it has stood for 10m to 45m")
+			return testkit.Says(err, "1 of 1 selected node (100%) matches now (unhealthy): the "+hook+" will repair it, when the condition has lasted for 10m to 45m")
 		})
 	}
 	c.kubectl(t, "apply", "-f", examplePool)

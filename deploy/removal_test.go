@@ -81,7 +81,7 @@ func TestSharedObjectsLackTheLabel(t *testing.T) {
 // isRemoved runs the documented commands on a cluster with objects of a controller and of
 // other components. There is no kubelet, so the test does the work of the Job.
 func (c cluster) isRemoved(t *testing.T) {
-	script := shown(t, uninstallPage, "## With kubectl")
+	script := allShown(t, uninstallPage, "## With kubectl")
 	const ofKubelet = "kubectl -n autohealer-system logs job/autohealer-cleanup\n"
 	before, after, found := strings.Cut(script, "kubectl -n autohealer-system wait --for=condition=Complete job/autohealer-cleanup")
 	testkit.Require(t, found && strings.Contains(after, ofKubelet), "the page does not wait for the Job and show its log:\n%s", script)
