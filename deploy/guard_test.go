@@ -517,7 +517,7 @@ func (c cluster) takesOldRights(t *testing.T) {
 	c.kubectl(t, "create", "-f", file(t, oldDaemons))
 	out, err := c.Kubectl(t.Context(), "-n", "kube-system", "patch", "daemonset", old, "--patch-file", file(t, change), "--dry-run=server", "-o", "yaml")
 	testkit.Must(t, err)
-	for _, want := range []string{"image: resourcestack/autohealer-agent:v0.1.0", "- /node-problem-detector", "path: /dev/kmsg", "path: /var/lib/autohealer-agent", "fieldPath: spec.nodeName"} {
+	for _, want := range []string{"image: registry.example.com/team/autohealer-agent:v0.1.0", "- /node-problem-detector", "path: /dev/kmsg", "path: /var/lib/autohealer-agent", "fieldPath: spec.nodeName"} {
 		testkit.Check(t, strings.Contains(out, want), "the changed DaemonSet has no %q:\n%s", want, out)
 	}
 	bind := []string{"-n", namespace, "create", "rolebinding", old, "--role=" + agent, "--serviceaccount=kube-system:" + old}
