@@ -344,9 +344,13 @@ func (c cluster) takesGuardrailsPages(t *testing.T) {
 	}
 
 	testkit.Must(t, all.create(t, all.sample, `{}`))
-	c.runsScript(t, "..", shown(t, limitsPage, "## Pause everything"))
-	if got := all.one(t).Spec.Mode; got != v1alpha1.Enforce {
-		t.Errorf("after the pause has ended the mode is %s", got)
+	c.runsScript(t, "..", allShown(t, limitsPage, "## Pause everything"))
+	if got := all.one(t); got.Spec.Mode != v1alpha1.Enforce || len(got.Annotations) > 0 {
+		t.Errorf("after the pause has ended the mode is %s, the annotations are %v", got.Spec.Mode, got.Annotations)
+	}
+	c.runsScript(t, "..", shown(t, limitsPage, "## Limit how many nodes are treated"))
+	if got := all.one(t).Spec.MaxInTreatment; got == nil || got.String() != "2" {
+		t.Errorf("after the patch of the page maxInTreatment is %v", got)
 	}
 	c.runsScript(t, "..", shown(t, limitsPage, "## Release a hold"))
 	until, err := observe.ReleasedUntil(all.one(t))
