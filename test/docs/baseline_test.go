@@ -18,6 +18,7 @@ import (
 	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/metadata"
+	"k8s.io/client-go/rest"
 
 	"github.com/resourcestack/autohealer/internal/testkit"
 )
@@ -67,8 +68,10 @@ func (k key) isUnstored() bool {
 // stores takes the current state as the baseline.
 func (f *fixture) stores(t *testing.T) {
 	t.Helper()
+	config := f.AdminConfig()
+	config.WarningHandlerWithContext = rest.NoWarnings{}
 	f.baseline = &baseline{
-		objects: testkit.Value(dynamic.NewForConfig(f.AdminConfig())).Must(t), metadata: testkit.Value(metadata.NewForConfig(f.AdminConfig())).Must(t),
+		objects: testkit.Value(dynamic.NewForConfig(config)).Must(t), metadata: testkit.Value(metadata.NewForConfig(f.AdminConfig())).Must(t),
 		stored: map[key]*unstructured.Unstructured{}, seen: map[key]version{},
 	}
 	lists := testkit.Value(discovery.NewDiscoveryClientForConfigOrDie(f.AdminConfig()).ServerPreferredResources()).Must(t)
@@ -241,7 +244,7 @@ func owners(object *unstructured.Unstructured) map[string]string {
 	found := map[string]string{}
 	for _, entry := range object.GetManagedFields() {
 		if entry.Subresource == "" && !slices.Contains(components, entry.Manager) && entry.FieldsV1 != nil {
-			found[entry.Manager+" "+string(entry.Operation)] = string(entry.FieldsV1.Raw)
+			found[entry.Manager+" "+string(entry.Operation)] = entry.FieldsV1.GetRawString()
 		}
 	}
 	return found

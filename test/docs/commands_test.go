@@ -12,27 +12,33 @@ import (
 // clusters is how many clusters run pages at the same time.
 const clusters = 2
 
-// prepared has the commands that a reader has run before a page, or before a section of it. Such
-// a section does not continue with the state of the section before: a reader does only one of them.
-var prepared = map[string]string{
-	"docs/how-to/install.md":                            uninstall,
-	"docs/how-to/limit-repairs.md#with-helm":            ``,
-	"docs/how-to/monitor.md#agents-with-the-podmonitor": ``,
-	"docs/how-to/uninstall.md#with-kubectl":             uninstall + "\nkubectl apply -f deploy/install.yaml",
-	"docs/how-to/uninstall.md#remove-only-the-agents":   ``,
-	"docs/how-to/upgrade.md#with-kubectl":               ``,
-	"docs/how-to/upgrade.md#roll-back":                  `helm upgrade autohealer deploy/chart --namespace autohealer-system --set 'enforce={Taint}'`,
-	"docs/reference/cleanup.md":                         `kubectl -n autohealer-system scale deployment autohealer-controller --replicas=0`,
-	"docs/troubleshooting-agents.md":                    lease,
-	"docs/tutorial.md":                                  `kubectl create -f test/docs/testdata/tutorial.yaml`,
+// preparation is what a reader has done before a page, or before a section of it. Without one, a
+// page starts with the baseline, and a section continues with the state of the section before.
+type preparation struct {
+	continues bool // with the state of the section before, and not with the baseline
+	script    string
 }
 
-const uninstall = `helm uninstall autohealer --namespace autohealer-system
-kubectl wait --for=delete --timeout=1m namespace/autohealer-agent`
-
-const lease = `kubectl create -f - <<'YAML'
+// prepared has pages and their sections.
+var prepared = map[string]preparation{
+	"docs/how-to/install.md": {script: `
+helm uninstall autohealer --namespace autohealer-system
+kubectl wait --for=delete --timeout=1m namespace/autohealer-agent`},
+	"docs/how-to/limit-repairs.md#with-helm":            {},
+	"docs/how-to/monitor.md#agents-with-the-podmonitor": {},
+	"docs/how-to/uninstall.md#with-kubectl": {continues: true, script: `
+kubectl wait --for=delete --timeout=1m namespace/autohealer-agent
+kubectl apply -f deploy/install.yaml`},
+	"docs/how-to/uninstall.md#remove-only-the-agents": {continues: true, script: `kubectl apply -f deploy/install.yaml`},
+	"docs/how-to/upgrade.md#with-kubectl":             {},
+	"docs/how-to/upgrade.md#roll-back":                {script: `helm upgrade autohealer deploy/chart --namespace autohealer-system --set 'enforce={Taint}'`},
+	"docs/reference/cleanup.md":                       {script: `kubectl -n autohealer-system scale deployment autohealer-controller --replicas=0`},
+	"docs/troubleshooting-agents.md": {script: `
+kubectl create -f - <<'YAML'
 {apiVersion: coordination.k8s.io/v1, kind: Lease, metadata: {name: autohealer-agent-worker-1, namespace: autohealer-system}}
-YAML`
+YAML`},
+	"docs/tutorial.md": {script: `kubectl create -f test/docs/testdata/tutorial.yaml`},
+}
 
 // TestCommands runs the commands of all pages. A page continues with the state that its earlier
 // blocks have left.
@@ -80,8 +86,8 @@ func divide(pages [][]block) (shares [clusters][][]block) {
 	cost := func(blocks []block) (sum int) {
 		for _, block := range blocks {
 			sum += 1 + 10*strings.Count(block.script, "helm ") + 15*strings.Count(block.script, "install.yaml")
-			if script, is := prepared[block.page+"#"+block.under]; is {
-				sum += 10 + len(script)/10
+			if _, is := prepared[block.page+"#"+block.under]; is {
+				sum += 15
 			}
 		}
 		return sum
@@ -101,8 +107,8 @@ func (f *fixture) runs(t *testing.T, blocks []block) {
 	f.prepares(t, prepared[blocks[0].page])
 	under := blocks[0].under
 	for _, block := range blocks {
-		if script, is := prepared[block.page+"#"+block.under]; is && block.under != under {
-			f.prepares(t, script)
+		if before, is := prepared[block.page+"#"+block.under]; is && block.under != under {
+			f.prepares(t, before)
 		}
 		under = block.under
 		out, err := f.run(t.Context(), block.script)
@@ -110,11 +116,13 @@ func (f *fixture) runs(t *testing.T, blocks []block) {
 	}
 }
 
-// prepares restores the baseline and runs the commands that a reader has run before.
-func (f *fixture) prepares(t *testing.T, script string) {
+// prepares does what a reader has done before.
+func (f *fixture) prepares(t *testing.T, before preparation) {
 	t.Helper()
-	f.broken = true
-	f.restores(t)
-	f.broken = false
-	f.mustRun(t, script)
+	if !before.continues {
+		f.broken = true
+		f.restores(t)
+		f.broken = false
+	}
+	f.mustRun(t, before.script)
 }
