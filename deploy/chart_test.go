@@ -1,7 +1,6 @@
 package deploy_test
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"maps"
@@ -9,15 +8,11 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
-	"sync"
 	"testing"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/resourcestack/autohealer/internal/install"
 	"github.com/resourcestack/autohealer/internal/testbed"
@@ -43,7 +38,7 @@ func TestChart(t *testing.T) {
 		},
 	})}}
 	testkit.Value(r.CreateNodes(t.Context(), testbed.Nodes{Count: 5})).Must(t)
-	r.runsJobs(t)
+	install.RunJobs(t, r.Cluster)
 	// Another tool has created the shared namespace.
 	r.kubectl(t, "create", "namespace", "medik8s-leases")
 	before := r.objects(t)
@@ -80,68 +75,11 @@ func (r release) upgrade(t *testing.T, args ...string) error {
 	return err
 }
 
-// runsJobs runs the containers of Jobs until the end of the test, with the tokens of their pods.
-func (r release) runsJobs(t *testing.T) {
-	t.Helper()
-	program := testkit.Value(install.Build(t.Context(), "cmd/autohealer-controller")).Must(t)
-	api := clientFor(t, r.AdminConfig())
-	ctx, cancel := context.WithCancel(t.Context())
-	var wg sync.WaitGroup
-	t.Cleanup(func() { cancel(); wg.Wait() })
-	run := func(pod *corev1.Pod) error {
-		config, err := r.ServiceAccountConfig(ctx, namespace, pod.Spec.ServiceAccountName)
-		if err != nil {
-			return err
-		}
-		kubeconfig, err := r.WriteKubeconfig(pod.Name, config)
-		if err != nil {
-			return err
-		}
-		cmd := exec.CommandContext(ctx, program, append(slices.Clone(pod.Spec.Containers[0].Args), "--kubeconfig="+kubeconfig)...)
-		cmd.Env = append(os.Environ(), "POD_NAMESPACE="+namespace)
-		phase := corev1.PodSucceeded
-		out, err := cmd.CombinedOutput()
-		if err != nil {
-			phase = corev1.PodFailed
-		}
-		t.Logf("%s: %v\n%s", pod.Name, err, out)
-		_, err = api.CoreV1().Pods(namespace).Patch(ctx, pod.Name, types.MergePatchType, fmt.Appendf(nil, `{"status":{"phase":%q}}`, phase), metav1.PatchOptions{}, "status")
-		return err
-	}
-	wg.Go(func() {
-		for ran := map[types.UID]bool{}; ctx.Err() == nil; {
-			pods, err := api.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{LabelSelector: "batch.kubernetes.io/job-name"})
-			for i := range pods.Items {
-				if pod := &pods.Items[i]; !ran[pod.UID] {
-					ran[pod.UID] = true
-					err = errors.Join(err, run(pod))
-				}
-			}
-			if err != nil && ctx.Err() == nil {
-				t.Error(err)
-			}
-			select {
-			case <-time.After(50 * time.Millisecond):
-			case <-ctx.Done():
-			}
-		}
-	})
-}
-
 // runsController runs a controller with the token and the arguments of the Deployment, behind the
 // Service of the webhook.
 func (r release) runsController(t *testing.T) *install.Controller {
 	t.Helper()
-	deployment := testkit.Value(clientFor(t, r.AdminConfig()).AppsV1().Deployments(namespace).Get(t.Context(), account, metav1.GetOptions{})).Must(t)
-	args := slices.Clone(deployment.Spec.Template.Spec.Containers[0].Args)
-	for i := range args {
-		args[i] = strings.ReplaceAll(args[i], "$(POD_NAMESPACE)", namespace)
-	}
-	address := testkit.Value(r.Address()).Must(t)
-	port := address[strings.LastIndex(address, ":")+1:]
-	controller := testkit.Value(install.Start(t.Context(), r.Cluster, install.Options{Args: append(args, "--webhook-bind-address=:"+port), Unready: true})).Must(t)
-	slice := testkit.Value(install.Endpoints(testkit.Value(strconv.Atoi(port)).Must(t))).Must(t)
-	testkit.Value(clientFor(t, r.AdminConfig()).DiscoveryV1().EndpointSlices(namespace).Create(t.Context(), slice, metav1.CreateOptions{})).Must(t)
+	controller := testkit.Value(install.StartDeployed(t.Context(), r.Cluster)).Must(t)
 	testkit.Eventually(t, "the controller to be ready", func() error { return testkit.Answers(t.Context(), "http://"+controller.Probes+"/readyz") })
 	return controller
 }

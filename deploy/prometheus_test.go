@@ -36,7 +36,7 @@ func TestPrometheus(t *testing.T) {
 		},
 	})}}
 	testkit.Value(r.CreateNodes(t.Context(), testbed.Nodes{Count: 5})).Must(t)
-	r.runsJobs(t)
+	install.RunJobs(t, r.Cluster)
 	for _, kind := range []string{"servicemonitors", "podmonitors", "prometheusrules"} {
 		r.kubectl(t, "apply", "--server-side", "-f", filepath.Join(prometheusOperator(t), "example/prometheus-operator-crd/monitoring.coreos.com_"+kind+".yaml"))
 	}
