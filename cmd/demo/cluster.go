@@ -144,7 +144,7 @@ func (s *demoCluster) populate(ctx context.Context, printer *printer, d demo) er
 		printer.say("Karpenter runs, and its NodePools accept a repair block")
 	}
 	var err error
-	if s.watcher, err = watchCluster(ctx, s.AdminConfig(), printer, d.karpenter); err != nil {
+	if s.watcher, err = watchCluster(ctx, s.AdminConfig(), printer, demoKinds(d.karpenter)); err != nil {
 		return err
 	}
 	s.remediator = startRemediator(ctx, s.watcher, s.Wake)

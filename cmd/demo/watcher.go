@@ -43,38 +43,46 @@ type watcher struct {
 	loops  sync.WaitGroup
 }
 
-// watchCluster returns a watcher that has listed everything. ctx limits the initial lists;
-// the watches run until stop. Karpenter's kinds are watched only with Karpenter.
-func watchCluster(ctx context.Context, config *rest.Config, printer *printer, withKarpenter bool) (*watcher, error) {
-	kinds := runtime.NewScheme()
-	if err := errors.Join(scheme.AddToScheme(kinds), v1alpha1.AddToScheme(kinds), remediationv1alpha1.AddToScheme(kinds), karpenter.AddToScheme(kinds)); err != nil {
+// watchCluster returns a watcher that has listed everything that kinds follows. ctx limits the
+// initial lists; the watches run until stop.
+func watchCluster(ctx context.Context, config *rest.Config, printer *printer, kinds func(ctx context.Context, w *watcher, c client.WithWatch) []cache.InformerSynced) (*watcher, error) {
+	types := runtime.NewScheme()
+	if err := errors.Join(scheme.AddToScheme(types), v1alpha1.AddToScheme(types), remediationv1alpha1.AddToScheme(types), karpenter.AddToScheme(types)); err != nil {
 		return nil, err
 	}
-	c, err := client.NewWithWatch(config, client.Options{Scheme: kinds})
+	c, err := client.NewWithWatch(config, client.Options{Scheme: types})
 	if err != nil {
 		return nil, fmt.Errorf("making a client to watch with: %w", err)
 	}
 	running, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	w := &watcher{printer: printer, state: newState(), changed: make(chan struct{}), cancel: cancel}
-	synced := []cache.InformerSynced{
-		follow(running, w, c, &corev1.NodeList{}, w.seeNode),
-		follow(running, w, c, &corev1.PodList{}, w.seePod),
-		follow(running, w, c, &appsv1.DeploymentList{}, w.seeDeployment),
-		follow(running, w, c, &v1alpha1.ConditionSetList{}, w.seeSet),
-		follow(running, w, c, &remediationv1alpha1.NodeHealthCheckList{}, w.seeCheck),
-		follow(running, w, c, remediations(), w.seeRemediation),
-		follow(running, w, c, &v1alpha1.RepairPolicyList{}, w.seePolicy),
-		follow(running, w, c, &v1alpha1.GuardrailsList{}, w.seeGuardrails),
-		follow(running, w, c, &eventsv1.EventList{}, w.seeEvent),
-	}
-	if withKarpenter {
-		synced = append(synced, follow(running, w, c, &karpenter.NodeClaimList{}, w.seeClaim))
-	}
-	if !cache.WaitForCacheSync(ctx.Done(), synced...) {
+	if !cache.WaitForCacheSync(ctx.Done(), kinds(running, w, c)...) {
 		w.stop()
 		return nil, fmt.Errorf("listing the watched kinds: %w", context.Cause(ctx))
 	}
 	return w, nil
+}
+
+// demoKinds returns what follows the cluster of the demo and prints its changes. Karpenter's kinds
+// are watched only with Karpenter.
+func demoKinds(withKarpenter bool) func(ctx context.Context, w *watcher, c client.WithWatch) []cache.InformerSynced {
+	return func(ctx context.Context, w *watcher, c client.WithWatch) []cache.InformerSynced {
+		synced := []cache.InformerSynced{
+			follow(ctx, w, c, &corev1.NodeList{}, w.seeNode),
+			follow(ctx, w, c, &corev1.PodList{}, w.seePod),
+			follow(ctx, w, c, &appsv1.DeploymentList{}, w.seeDeployment),
+			follow(ctx, w, c, &v1alpha1.ConditionSetList{}, w.seeSet),
+			follow(ctx, w, c, &remediationv1alpha1.NodeHealthCheckList{}, w.seeCheck),
+			follow(ctx, w, c, remediations(), w.seeRemediation),
+			follow(ctx, w, c, &v1alpha1.RepairPolicyList{}, w.seePolicy),
+			follow(ctx, w, c, &v1alpha1.GuardrailsList{}, w.seeGuardrails),
+			follow(ctx, w, c, &eventsv1.EventList{}, w.seeEvent),
+		}
+		if withKarpenter {
+			synced = append(synced, follow(ctx, w, c, &karpenter.NodeClaimList{}, w.seeClaim))
+		}
+		return synced
+	}
 }
 
 // remediations returns an empty list of remediation objects, with metadata only.
@@ -269,12 +277,16 @@ func (w *watcher) seeEvent(_, is *eventsv1.Event) {
 	if is == nil || !slices.Contains([]string{controllerName, agentSource, diskWatchSource}, is.ReportingController) {
 		return
 	}
-	// Events about a node are repeated about its policy, claim and pool.
-	if is.Regarding.Kind != "Node" && (!isPolicy(is.Regarding.Kind) || is.Related != nil) {
+	if isRepeated(is) {
 		return
 	}
 	w.state.events[eventKey{is.Regarding.Name, is.Reason}]++
 	w.printer.quote(is.Regarding.Name, is.Reason, is.Note)
+}
+
+// isRepeated reports whether an Event repeats one about a node for its policy, claim or pool.
+func isRepeated(event *eventsv1.Event) bool {
+	return event.Regarding.Kind != "Node" && (!isPolicy(event.Regarding.Kind) || event.Related != nil)
 }
 
 // isPolicy reports whether Events about this kind add something to Events about nodes.
