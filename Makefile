@@ -98,14 +98,20 @@ testbed: ## Build a real Kubernetes control plane into bin/testbed (once, about 
 testbed-karpenter: ## Build a real Karpenter, with nodes simulated by kwok, into bin/testbed (once, about 3 minutes)
 	@cd tools && go run ./build karpenter
 
-# The demo downloads the control plane if it can; DOWNLOAD=0 compiles it.
+# The demo downloads the control plane if it can; DOWNLOAD=0 compiles it. With CLUSTER it needs
+# only Helm.
 demo: export DOWNLOAD ?= 1
 .PHONY: demo
-demo: testbed $(if $(KARPENTER),testbed-karpenter) ## Run the whole system on a real control plane on this machine; DOWNLOAD=0 compiles the control plane, KARPENTER=1 adds a real Karpenter, ONCE=1 ends after the last step, KMSG=1 writes to the kernel log
-	@echo "demo: compiling the controller, the agent, an example daemon and the demo"
-	@go build -v -tags $(TAGS) -o bin/ ./cmd/autohealer-controller ./cmd/autohealer-agent ./examples/disk-watch ./cmd/demo 2>&1 | \
+demo: $(if $(CLUSTER),demo-helm,testbed $(if $(KARPENTER),testbed-karpenter)) ## Run the whole system on a real control plane on this machine; DOWNLOAD=0 compiles the control plane, KARPENTER=1 adds a real Karpenter, ONCE=1 ends after the last step, KMSG=1 writes to the kernel log. CLUSTER=current instead installs Autohealer in mode Observe into the cluster of the kubeconfig and prints what it sees; REGISTRY=registry/path, TAG, PRESET and VALUES=file select images and values, DEFAULTS=1 applies the default sets, ONCE=1 ends after the first report, KEEP=1 leaves it installed
+	@echo "demo: compiling $(if $(CLUSTER),,the controller, the agent, an example daemon and )the demo"
+	@go build -v -tags $(TAGS) -o bin/ $(if $(CLUSTER),,./cmd/autohealer-controller ./cmd/autohealer-agent ./examples/disk-watch) ./cmd/demo 2>&1 | \
 		awk '/^[^ :]+$$/ { if (++n % 100 == 0) { print "demo: " n " packages compiled"; fflush() } next } { print }'
-	@exec bin/demo -controller bin/autohealer-controller -agent bin/autohealer-agent -disk-watch bin/disk-watch $(if $(ONCE),-once) $(if $(KMSG),-kmsg) $(if $(KARPENTER),-karpenter)
+	@exec bin/demo $(if $(ONCE),-once) $(if $(CLUSTER),-cluster='$(CLUSTER)' -registry='$(REGISTRY)' -tag='$(TAG)' -preset='$(PRESET)' -values='$(VALUES)' $(if $(DEFAULTS),-defaults) $(if $(KEEP),-keep),\
+		-controller bin/autohealer-controller -agent bin/autohealer-agent -disk-watch bin/disk-watch $(if $(KMSG),-kmsg) $(if $(KARPENTER),-karpenter))
+
+.PHONY: demo-helm
+demo-helm:
+	@cd tools && go run ./build helm
 
 # The tests of the agent use a real journald, containerd and message bus. Every node has
 # them, but a container may not.
@@ -265,7 +271,7 @@ nightly: ## Run every fuzz target for FUZZTIME (default 30s), new log rotations,
 		$(MAKE) --no-print-directory vulnerabilities || result=1; exit $$result
 
 .PHONY: race
-race: testbed testbed-karpenter ## Run the tests of whole clusters with the race detector in the test code too
+race: testbed testbed-karpenter test-programs ## Run the tests of whole clusters with the race detector in the test code too
 	@echo "race: running $(PROGRAM_TESTS)"
 	@go test $(RACE) -p 1 -timeout 30m $(PROGRAM_TESTS)
 

@@ -4,6 +4,9 @@
 // separate programs with their own rights. With -karpenter the demo adds a real Karpenter
 // and shows node pools instead.
 //
+// With -cluster=current the demo starts nothing. It installs the chart, in mode Observe, into
+// the cluster of the current kubeconfig, prints what Autohealer sees, and removes the release.
+//
 // Every printed line is visible to any client that watches the API server. The demo checks
 // every step, stops at the first step that fails, and leaves no process and no file behind.
 // It does not look inside the programs.
@@ -14,6 +17,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"io"
 	"os"
 	"os/signal"
 	"path/filepath"
@@ -38,6 +42,14 @@ func main() {
 	flag.StringVar(&d.diskWatch, "disk-watch", "", "`path` of the daemon that reports to the agent; built if empty")
 	flag.BoolVar(&d.kmsg, "kmsg", false, "write to the kernel log of this machine and have the agent read it; needs root")
 	flag.BoolVar(&d.karpenter, "karpenter", false, "add a real Karpenter and show its node pools; make testbed-karpenter builds it")
+	r := inCluster{root: ".", patience: time.Minute}
+	cluster := flag.String("cluster", "", "`current` installs Autohealer, in mode Observe, into the cluster of the current kubeconfig, and prints what it sees")
+	flag.BoolVar(&r.keep, "keep", false, "with -cluster: leave Autohealer installed")
+	flag.BoolVar(&r.defaults, "defaults", false, "with -cluster: apply the default sets")
+	flag.StringVar(&r.registry, "registry", "", "with -cluster: `registry/path` of the images")
+	flag.StringVar(&r.tag, "tag", "", "with -cluster: `tag` of the images")
+	flag.StringVar(&r.preset, "preset", "", "with -cluster: `preset` of the chart")
+	flag.StringVar(&r.values, "values", "", "with -cluster: `file` with values of the chart")
 	flag.Parse()
 	if d.karpenter {
 		d.steps = (*demoCluster).poolSteps
@@ -65,7 +77,12 @@ func main() {
 		fmt.Println("\ndemo: cleaning up")
 		stop() // a second Ctrl-C exits at once
 	})
-	err := d.run(ctx, os.Stdout)
+	run := d.run
+	if *cluster != "" {
+		r.once, r.pause = d.once, d.pause
+		run = func(ctx context.Context, out io.Writer) error { return r.start(ctx, out, *cluster) }
+	}
+	err := run(ctx, os.Stdout)
 	install.Clean()
 	switch {
 	case err == nil:

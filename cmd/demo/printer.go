@@ -29,6 +29,8 @@ type printer struct {
 	muted bool
 	// interactive is set after the last step, when the user acts.
 	interactive bool
+	// showsClock prints the time of day in place of the time since the last action.
+	showsClock bool
 }
 
 func newPrinter(out io.Writer) *printer {
@@ -84,7 +86,11 @@ func (p *printer) line(subject, format string, args ...any) {
 	if p.muted {
 		return
 	}
-	head := fmt.Sprintf("%*s  %-*s  ", timeWidth, formatDuration(time.Since(p.clockStart)), subjectWidth, displayName(subject))
+	at := formatDuration(time.Since(p.clockStart))
+	if p.showsClock {
+		at = time.Now().Format(time.TimeOnly)
+	}
+	head := fmt.Sprintf("%*s  %-*s  ", timeWidth, at, subjectWidth, displayName(subject))
 	fmt.Fprintln(p.out, wrap(head, fmt.Sprintf(format, args...)))
 }
 
