@@ -491,14 +491,15 @@ func (r *inCluster) finish(ctx context.Context) error {
 
 // deletions returns the commands that delete objects. Namespaces come first: Kubernetes takes minutes
 // to delete one while CRDs are deleted.
-func deletions(objects []string) (commands string) {
+func deletions(objects []string) string {
+	var commands strings.Builder
 	for _, prefix := range []string{namespacePrefix, crdPrefix} {
 		names := slices.DeleteFunc(slices.Clone(objects), func(name string) bool { return !strings.HasPrefix(name, prefix) })
 		if len(names) > 0 {
-			commands += "  kubectl delete " + strings.Join(names, " \\\n    ") + "\n"
+			fmt.Fprintf(&commands, "  kubectl delete %s\n", strings.Join(names, " \\\n    "))
 		}
 	}
-	return commands
+	return commands.String()
 }
 
 // remove removes the release of this run, and no other.
