@@ -39,7 +39,6 @@ func TestInClusterInstallsReportsAndRemovesWhatItInstalled(t *testing.T) {
 	testkit.Must(t, u.SetCondition(t.Context(), "node-0002", broken))
 	before := u.objects(t)
 
-	t.Run("shows what Helm refuses", func(t *testing.T) { u.showsRefusals(t, before) })
 	t.Run("explains an image that cannot be pulled, and cleans up", func(t *testing.T) { u.explainsImages(t, before) })
 	install.RunJobs(t, u.Cluster)
 	u.runsPods(t)
@@ -178,19 +177,6 @@ func (u userCluster) checkClean(t *testing.T, printed string, before []string) {
 	}
 }
 
-func (u userCluster) showsRefusals(t *testing.T, before []string) {
-	t.Helper()
-	const operator = `{apiVersion: apps/v1, kind: Deployment, metadata: {name: node-healthcheck-controller-manager, namespace: default},
-		spec: {selector: {matchLabels: {a: b}}, template: {metadata: {labels: {a: b}}, spec: {containers: [{name: a, image: a}]}}}}`
-	testkit.Value(u.KubectlApply(t.Context(), operator)).Must(t)
-	u.kubectl(t, "patch", "deployment", "node-healthcheck-controller-manager", "--subresource=status", "--type=merge", "-p", `{"status": {"replicas": 1, "readyReplicas": 1}}`)
-	var out transcript
-	err := inTest(func(*inCluster) {}).start(t.Context(), &out, currentCluster)
-	testkit.Fails(t, err, "medik8s' node-healthcheck-operator runs: Deployment default/node-healthcheck-controller-manager has ready replicas. Scale it to 0", "VALUES=file")
-	u.kubectl(t, "delete", "deployment", "node-healthcheck-controller-manager")
-	u.checkClean(t, out.String(), before)
-}
-
 func (u userCluster) explainsImages(t *testing.T, before []string) {
 	t.Helper()
 	go func() { // like a kubelet
@@ -279,6 +265,20 @@ func (u userCluster) reportsChanges(t *testing.T, before []string) {
 	if err := <-ended; err != nil {
 		t.Errorf("the demo ended with %v, want no error after an interrupt", err)
 	}
+	u.checkClean(t, out.String(), before)
+}
+
+func TestInClusterShowsWhatHelmRefuses(t *testing.T) {
+	u := newUserCluster(t)
+	before := u.objects(t)
+	const operator = `{apiVersion: apps/v1, kind: Deployment, metadata: {name: node-healthcheck-controller-manager, namespace: default},
+		spec: {selector: {matchLabels: {a: b}}, template: {metadata: {labels: {a: b}}, spec: {containers: [{name: a, image: a}]}}}}`
+	testkit.Value(u.KubectlApply(t.Context(), operator)).Must(t)
+	u.kubectl(t, "patch", "deployment", "node-healthcheck-controller-manager", "--subresource=status", "--type=merge", "-p", `{"status": {"replicas": 1, "readyReplicas": 1}}`)
+	var out transcript
+	err := inTest(func(*inCluster) {}).start(t.Context(), &out, currentCluster)
+	testkit.Fails(t, err, "medik8s' node-healthcheck-operator runs: Deployment default/node-healthcheck-controller-manager has ready replicas. Scale it to 0", "VALUES=file")
+	u.kubectl(t, "delete", "deployment", "node-healthcheck-controller-manager")
 	u.checkClean(t, out.String(), before)
 }
 
