@@ -176,6 +176,10 @@ type Pace struct {
 	Period string `json:"period,omitempty"`
 }
 
+// The rule of Max in a TopologyLimit reads single characters. The API server of Kubernetes 1.30
+// ignores maxLength when it estimates the cost of a regular expression on a number or string, and
+// refuses the CRD for that in a list of 16.
+
 // TopologyLimit is a limit on the nodes with the same value of a label.
 type TopologyLimit struct {
 	// Key is the key of the label, for example topology.kubernetes.io/zone. Nodes without the label are
@@ -193,7 +197,7 @@ type TopologyLimit struct {
 	// +kubebuilder:default:="49%"
 	// +kubebuilder:validation:XIntOrString
 	// +kubebuilder:validation:MaxLength=10
-	// +kubebuilder:validation:XValidation:rule="type(self) == string ? self.matches('^([0-9]{1,9}|[0-9]{1,2}%|100%)$') : self >= 0 && self <= 2147483647",message="want a number of nodes like 3, or a percentage like 49%, of at most 100%"
+	// +kubebuilder:validation:XValidation:rule="type(self) == string ? self == '100%' || self != '' && self.size() <= 9 && [0, 1, 2, 3, 4, 5, 6, 7, 8].all(i, i >= self.size() || self.charAt(i) in ['0', '1', '2', '3', '4', '5', '6', '7', '8', '9'] || self.charAt(i) == '%' && i in [1, 2] && i == self.size() - 1) : self >= 0 && self <= 2147483647",message="want a number of nodes like 3, or a percentage like 49%, of at most 100%"
 	Max *intstr.IntOrString `json:"max,omitempty"`
 }
 
