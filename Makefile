@@ -33,6 +33,17 @@ NO_RACE  := $(filter-out -race,$(RACE))
 # A program with the race detector sleeps for a second when it ends, unless told otherwise.
 export GORACE := atexit_sleep_ms=50
 
+# KUBERNETES=oldest runs the control planes of OLDEST_TESTS with the oldest supported Kubernetes.
+# Its etcd and kwok are those of bin/testbed. The other tests do not run there: they do not depend
+# on the version of the control plane, or they run Karpenter.
+KUBERNETES   ?= newest
+OLDEST_TESTS := ./test/e2e ./deploy
+ifeq ($(KUBERNETES),oldest)
+export KUBEBUILDER_ASSETS := $(CURDIR)/bin/testbed-oldest
+else ifneq ($(KUBERNETES),newest)
+$(error KUBERNETES is $(KUBERNETES), want newest or oldest)
+endif
+
 # How often a benchmark runs. The worst run is the figure to report.
 BENCH_COUNT ?= 3
 BENCH       ?= .
@@ -91,8 +102,8 @@ generate: generators ## Generate deepcopy methods, CRDs and the patch for Karpen
 		$(generate-reference); rm -rf $(GENERATED); for path in $(GENERATED); do cp -r "$$made/$$path" "$$path"; done
 
 .PHONY: testbed
-testbed: ## Build a real Kubernetes control plane into bin/testbed (once, about 10 minutes)
-	@cd tools && go run ./build testbed
+testbed: ## Build a real Kubernetes control plane into bin/testbed (once, about 10 minutes); KUBERNETES=oldest builds the oldest supported version into bin/testbed-oldest
+	@cd tools && go run ./build $(if $(filter oldest,$(KUBERNETES)),testbed-oldest) testbed
 
 .PHONY: testbed-karpenter
 testbed-karpenter: ## Build a real Karpenter, with nodes simulated by kwok, into bin/testbed (once, about 3 minutes)
@@ -145,7 +156,7 @@ test-nodes: nodes ## Run the tests on real nodes, as root (docs/contributing/rea
 		! grep -e '--- SKIP' "$$log" || { echo "test: a test on real nodes was skipped"; exit 1; }
 
 .PHONY: test
-test: testbed testbed-karpenter test-programs packages ## Run all tests with the race detector on a real control plane, as root because they read the kernel log; REAL_NODES=1 adds test-nodes
+test: testbed testbed-karpenter test-programs packages ## Run all tests with the race detector on a real control plane, as root because they read the kernel log; REAL_NODES=1 adds test-nodes; KUBERNETES=oldest runs the e2e tests on the oldest supported Kubernetes
 	@go -C tools run ./leftover $(MAKE) --no-print-directory -C '$(CURDIR)' run-tests
 	@echo "test: no test has left a process running"
 
@@ -153,7 +164,7 @@ test: testbed testbed-karpenter test-programs packages ## Run all tests with the
 .PHONY: run-tests
 run-tests:
 	@reader=$$(mktemp -d); trap 'rm -rf "$$reader"' EXIT; go -C tools build -o "$$reader" ./testlog; \
-		$(MAKE) --no-print-directory JSON=-json run-suites | "$$reader/testlog"
+		$(MAKE) --no-print-directory JSON=-json $(if $(filter oldest,$(KUBERNETES)),run-oldest,run-suites) | "$$reader/testlog"
 
 # Two groups run at a time. The tests of one keep the cores busy; those of the other, which run
 # controllers, mostly wait. The second group writes its results to LOG, so that they follow the
@@ -164,6 +175,12 @@ run-suites:
 	@+log=$$(mktemp); trap 'rm -f "$$log"' EXIT; result=0; \
 		$(MAKE) --no-print-directory --keep-going --jobs 2 LOG="$$log" run-others run-clusters || result=1; cat "$$log"; exit $$result
 	@[ "$(REAL_NODES)" = 1 ] || echo "test: skipped the tests on real nodes; to run them: REAL_NODES=1 make test, as root (docs/contributing/real-nodes.md)"
+
+.PHONY: run-oldest
+run-oldest:
+	@echo "test: running $(OLDEST_TESTS) on $$("$$KUBEBUILDER_ASSETS/kube-apiserver" --version)"
+	@RACE_PROGRAMS=1 go test $(JSON) $(NO_RACE) -p 2 -timeout 30m $(OLDEST_TESTS)
+	@[ "$(REAL_NODES)" != 1 ] || echo "test: skipped the tests on real nodes: they run with KUBERNETES=newest only"
 
 # packages lists the packages whose tests start a control plane (grep -E), or do not (grep -vE).
 packages = $$(go list -f '{{.ImportPath}} {{.TestImports}} {{.XTestImports}}' $(PACKAGES) | grep -v $(foreach package,$(CLUSTER_TESTS) $(KARPENTER_TESTS) $(SEQUENTIAL) $(EXPLORED),-e '^[^ ]*$(package:.%=%) ') | $(1) 'autohealer/internal/(testbed|install)' | cut -d' ' -f1)

@@ -33,8 +33,9 @@ func TestChart(t *testing.T) {
 		ControllerManager: true,
 		Flags: testbed.Flags{
 			APIServer: []string{"--enable-aggregator-routing=true"},
-			// The test writes the status of a Deployment, and no kubelet sends heartbeats.
-			ControllerManager: []string{"--controllers=*,-deployment-controller", "--node-monitor-grace-period=1h", "--node-startup-grace-period=1h"},
+			// The test writes the status of a Deployment and the Endpoints of a Service, and no kubelet sends
+			// heartbeats.
+			ControllerManager: []string{"--controllers=*,-deployment-controller,-endpoints-controller", "--node-monitor-grace-period=1h", "--node-startup-grace-period=1h"},
 		},
 	})}}
 	testkit.Value(r.CreateNodes(t.Context(), testbed.Nodes{Count: 5})).Must(t)

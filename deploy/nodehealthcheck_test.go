@@ -274,8 +274,10 @@ func (c cluster) worksWithTheOtherCRD(t *testing.T) {
 			_, err := c.Kubectl(t.Context(), append([]string{"patch", "nodehealthcheck", old.name, "--type=merge", "-p", patch}, options...)...)
 			return err
 		}
-		if err := patch(`{"status": {"phase": "Disabled", "reason": "so", "inTreatment": 0}}`, "--subresource=status"); err != nil {
-			t.Errorf("%s: the status cannot be written: %v", old.name, err)
+		// The oldest API server refuses the status while a rule is broken, and an empty list breaks none.
+		isRefused := c.isOldest(t) && old.name != "old-conditions"
+		if err := patch(`{"status": {"phase": "Disabled", "reason": "so", "inTreatment": 0}}`, "--subresource=status"); (err != nil) != isRefused {
+			t.Errorf("%s: writing the status: %v", old.name, err)
 		}
 		for _, change := range []string{`{"metadata": {"labels": {"team": "a"}}}`, `{"spec": {"pauseRequests": ["anna"]}}`, `{"spec": ` + old.mend + `}`} {
 			// The API server evaluates a rule on the whole spec at any change of the spec.

@@ -53,7 +53,7 @@ func newUserCluster(t *testing.T) userCluster {
 		Flags: testbed.Flags{
 			APIServer: []string{"--enable-aggregator-routing=true"},
 			// The test writes the status of the Deployment and runs an agent, and no kubelet sends heartbeats.
-			ControllerManager: []string{"--controllers=*,-deployment-controller,-daemonset-controller", "--node-monitor-grace-period=1h", "--node-startup-grace-period=1h"},
+			ControllerManager: []string{"--controllers=*,-deployment-controller,-daemonset-controller,-endpoints-controller", "--node-monitor-grace-period=1h", "--node-startup-grace-period=1h"},
 		},
 	})
 	t.Setenv("KUBECONFIG", c.Kubeconfig())

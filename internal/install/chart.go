@@ -100,10 +100,6 @@ func StartDeployed(ctx context.Context, c *testbed.Cluster) (*Controller, error)
 	if err != nil {
 		return nil, err
 	}
-	slice, err := Endpoints(number)
-	if err != nil {
-		return nil, err
-	}
-	_, err = api.DiscoveryV1().EndpointSlices(Namespace).Create(ctx, slice, metav1.CreateOptions{})
+	_, err = AddEndpoints(ctx, c, number)
 	return controller, err
 }

@@ -54,14 +54,20 @@ func Install(ctx context.Context, c *testbed.Cluster) error {
 	return err
 }
 
-// unlimited is a Guardrails object that limits as little as possible.
-const unlimited = `{
-	apiVersion: autohealer.resourcestack.com/v1alpha1, kind: Guardrails, metadata: {name: cluster},
-	spec: {
-		maxInTreatment: 100%, maxUnschedulable: 100%, pace: {max: 100%}, topology: [],
-		correlatedFailure: {keys: []}, maxAttempts: {limit: 1000, window: 1m},
-	},
-}`
+// unlimited is a Guardrails object that limits as little as possible. It does not begin with a
+// brace, because kubectl 1.30 would read it as JSON.
+const unlimited = `
+apiVersion: autohealer.resourcestack.com/v1alpha1
+kind: Guardrails
+metadata: {name: cluster}
+spec:
+  maxInTreatment: 100%
+  maxUnschedulable: 100%
+  pace: {max: 100%}
+  topology: []
+  correlatedFailure: {keys: []}
+  maxAttempts: {limit: 1000, window: 1m}
+`
 
 // Unlimit lifts the default limits on all policies together, for clusters that show what one
 // policy does.

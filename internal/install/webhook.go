@@ -10,6 +10,7 @@ import (
 	"time"
 
 	admissionv1 "k8s.io/api/admissionregistration/v1"
+	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -86,26 +87,70 @@ func RemoveWebhook(ctx context.Context, c *testbed.Cluster) error {
 	return client.AdmissionregistrationV1().ValidatingWebhookConfigurations().Delete(ctx, WebhookConfig, metav1.DeleteOptions{})
 }
 
-// Endpoints returns the endpoints of the Service of the webhook for a controller that listens on
-// this machine. Endpoints may not have a loopback address.
-func Endpoints(port int) (*discoveryv1.EndpointSlice, error) {
-	addresses, err := net.InterfaceAddrs()
+const (
+	webhookService = "autohealer-webhook"
+	webhookPort    = "webhooks"
+)
+
+// EndpointSlice returns the endpoints of a controller that listens on a port of this machine.
+func EndpointSlice(port int) (*discoveryv1.EndpointSlice, error) {
+	address, err := ownAddress()
 	if err != nil {
 		return nil, err
 	}
-	for _, address := range addresses {
-		network, ok := address.(*net.IPNet)
-		if !ok || network.IP.To4() == nil || !network.IP.IsGlobalUnicast() {
-			continue
-		}
-		return &discoveryv1.EndpointSlice{
-			ObjectMeta:  metav1.ObjectMeta{Namespace: Namespace, Name: "autohealer-webhook-1", Labels: map[string]string{discoveryv1.LabelServiceName: "autohealer-webhook"}},
-			AddressType: discoveryv1.AddressTypeIPv4,
-			Endpoints:   []discoveryv1.Endpoint{{Addresses: []string{network.IP.String()}, Conditions: discoveryv1.EndpointConditions{Ready: new(true)}}},
-			Ports:       []discoveryv1.EndpointPort{{Name: new("webhooks"), Port: new(int32(port))}}, //nolint:gosec // a port is small
-		}, nil
+	return &discoveryv1.EndpointSlice{
+		ObjectMeta: metav1.ObjectMeta{Namespace: Namespace, Name: webhookService, Labels: map[string]string{
+			discoveryv1.LabelServiceName: webhookService,
+			discoveryv1.LabelSkipMirror:  "true",
+		}},
+		AddressType: discoveryv1.AddressTypeIPv4,
+		Endpoints:   []discoveryv1.Endpoint{{Addresses: []string{address}, Conditions: discoveryv1.EndpointConditions{Ready: new(true)}}},
+		Ports:       []discoveryv1.EndpointPort{{Name: new(webhookPort), Port: new(int32(port))}}, //nolint:gosec // a port is small
+	}, nil
+}
+
+// AddEndpoints adds a controller that listens on a port of this machine to the Service of the
+// webhook, and returns a function that removes it. A new API server reads EndpointSlices, that of
+// Kubernetes 1.30 reads Endpoints, and controllers of Kubernetes write both in a real cluster.
+func AddEndpoints(ctx context.Context, c *testbed.Cluster, port int) (remove func(context.Context) error, err error) {
+	slice, err := EndpointSlice(port)
+	if err != nil {
+		return nil, err
 	}
-	return nil, errors.New("this machine has no address but loopback")
+	api, err := kubernetes.NewForConfig(c.AdminConfig())
+	if err != nil {
+		return nil, err
+	}
+	slices, endpoints := api.DiscoveryV1().EndpointSlices(Namespace), api.CoreV1().Endpoints(Namespace)
+	if _, err := slices.Create(ctx, slice, metav1.CreateOptions{}); err != nil {
+		return nil, err
+	}
+	if _, err := endpoints.Create(ctx, &corev1.Endpoints{ //nolint:staticcheck // Kubernetes 1.30 needs them
+		ObjectMeta: slice.ObjectMeta,
+		Subsets: []corev1.EndpointSubset{{ //nolint:staticcheck // as above
+			Addresses: []corev1.EndpointAddress{{IP: slice.Endpoints[0].Addresses[0]}},
+			Ports:     []corev1.EndpointPort{{Name: webhookPort, Port: *slice.Ports[0].Port}},
+		}},
+	}, metav1.CreateOptions{}); err != nil {
+		return nil, err
+	}
+	return func(ctx context.Context) error {
+		return errors.Join(slices.Delete(ctx, slice.Name, metav1.DeleteOptions{}), endpoints.Delete(ctx, slice.Name, metav1.DeleteOptions{}))
+	}, nil
+}
+
+// ownAddress returns an address of this machine. Endpoints may not have a loopback address.
+func ownAddress() (string, error) {
+	addresses, err := net.InterfaceAddrs()
+	if err != nil {
+		return "", err
+	}
+	for _, address := range addresses {
+		if network, ok := address.(*net.IPNet); ok && network.IP.To4() != nil && network.IP.IsGlobalUnicast() {
+			return network.IP.String(), nil
+		}
+	}
+	return "", errors.New("this machine has no address but loopback")
 }
 
 // webhookConfig returns the configuration of the manifest, for a webhook on loopback.

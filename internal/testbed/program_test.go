@@ -115,7 +115,7 @@ func TestProgram(t *testing.T) {
 		}
 	})
 	t.Run("manifests are applied from text", func(t *testing.T) {
-		out, err := c.KubectlApply(ctx, "{apiVersion: v1, kind: Namespace, metadata: {name: from-text}}")
+		out, err := c.KubectlApply(ctx, "apiVersion: v1\nkind: Namespace\nmetadata: {name: from-text}\n")
 		testkit.Check(t, err == nil && strings.Contains(out, "namespace/from-text"), "it printed %q, %v", out, err)
 	})
 	kept := testkit.Value(c.Folder("kept")).Must(t)

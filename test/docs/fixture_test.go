@@ -283,7 +283,7 @@ func (f *fixture) startsController(ctx context.Context, name string, args []stri
 	if err != nil {
 		return nil, err
 	}
-	slice, err := install.Endpoints(number)
+	slice, err := install.EndpointSlice(number)
 	if err != nil {
 		return nil, err
 	}

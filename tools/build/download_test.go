@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -162,17 +163,17 @@ func output(t *testing.T, do func()) string {
 	return string(text)
 }
 
-// Every program of the demo's control plane that has a release names the version of the module, and a
+// Every program of both control planes that has a release names the version of the module, and a
 // checksum.
 func TestReleases(t *testing.T) {
 	published := 0
-	for _, p := range sets["testbed"].programs {
+	for _, p := range slices.Concat(sets["testbed"].programs, sets["testbed-oldest"].programs) {
 		if p.release == nil {
 			continue
 		}
 		published++
 		for _, path := range []string{p.release.path, p.release.sums} {
-			if !strings.Contains(path, kubernetesVersion) && !strings.Contains(path, etcdVersion) {
+			if !slices.ContainsFunc([]string{kubernetesVersion, oldestKubernetesVersion, etcdVersion}, func(version string) bool { return strings.Contains(path, version) }) {
 				t.Errorf("%s: %s has no version", p.name, path)
 			}
 		}
@@ -181,8 +182,8 @@ func TestReleases(t *testing.T) {
 			t.Errorf("%s is downloaded from %s", p.name, url)
 		}
 	}
-	if published != 5 {
-		t.Errorf("%d programs can be downloaded, want 5", published)
+	if published != 9 {
+		t.Errorf("%d programs can be downloaded, want 9", published)
 	}
 	pins, err := os.ReadFile("../../testbed/go.mod")
 	if err != nil {

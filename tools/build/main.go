@@ -1,7 +1,7 @@
 // Command build compiles the large programs that the demo, the tests and the checks use: `build
-// testbed`, `build nodes`, `build karpenter`, `build helm`, `build linter`, `build generator`. With
-// DOWNLOAD=1 it downloads those that their maintainers publish with a checksum, and compiles them if
-// that fails.
+// testbed`, `build testbed-oldest`, `build nodes`, `build karpenter`, `build helm`, `build linter`,
+// `build generator`. With DOWNLOAD=1 it downloads those that their maintainers publish with a
+// checksum, and compiles them if that fails.
 //
 // A program in its folder is complete and has the pinned version: the command writes each program
 // beside its place, and moves it there when it is complete. An interrupted build leaves no incomplete

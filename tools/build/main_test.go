@@ -37,14 +37,26 @@ func mustBuild(t *testing.T, s set) {
 	}
 }
 
-// What the programs say of themselves must be what they are built from.
-func TestTheVersionIsThatOfTheModule(t *testing.T) {
-	pins, err := os.ReadFile("../../testbed/go.mod")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if want := "k8s.io/kubernetes " + kubernetesVersion; !strings.Contains(string(pins), want) {
-		t.Errorf("testbed/go.mod does not require %s", want)
+// What the programs say of themselves must be what they are built from. The chart and the page must
+// name the versions that tests run.
+func TestTheVersionsAreThoseOfTheModules(t *testing.T) {
+	minor := strings.TrimPrefix(oldestKubernetesVersion[:strings.LastIndex(oldestKubernetesVersion, ".")], "v")
+	for _, place := range []struct{ file, says string }{
+		{"../../testbed/go.mod", "k8s.io/kubernetes " + kubernetesVersion},
+		{"../../testbed/oldest/go.mod", "k8s.io/kubernetes " + oldestKubernetesVersion},
+		{"../../testbed/oldest/go.mod", "k8s.io/apiserver => k8s.io/apiserver v0." + strings.TrimPrefix(oldestKubernetesVersion, "v1.")},
+		{"../../deploy/chart/templates/checks.yaml", `semverCompare "<` + minor + `.0-0"`},
+		{"../../docs/reference/versions.md", "| " + strings.TrimPrefix(kubernetesVersion, "v") + " |"},
+		{"../../docs/reference/versions.md", "| " + strings.TrimPrefix(oldestKubernetesVersion, "v") + " |"},
+		{"../../docs/reference/versions.md", "| " + strings.TrimPrefix(karpenterVersion, "v") + " |"},
+	} {
+		text, err := os.ReadFile(place.file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !strings.Contains(string(text), place.says) {
+			t.Errorf("%s does not say %q", place.file, place.says)
+		}
 	}
 }
 
@@ -136,7 +148,7 @@ func TestBuild(t *testing.T) {
 
 	t.Run("refuses what it does not know", func(t *testing.T) {
 		for _, args := range [][]string{nil, {"kitchen"}} {
-			if err := run(t.Context(), args); err == nil || !strings.Contains(err.Error(), "one or more of generator, helm, hugo, karpenter, linter, nodes, prometheus, registry, testbed") {
+			if err := run(t.Context(), args); err == nil || !strings.Contains(err.Error(), "one or more of generator, helm, hugo, karpenter, linter, nodes, prometheus, registry, testbed, testbed-oldest") {
 				t.Errorf("run(%q) = %v, want an error that names the choice", args, err)
 			}
 		}

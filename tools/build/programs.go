@@ -22,22 +22,24 @@ type program struct {
 	release   *release // where it is published; nil if it is not, or without a checksum
 }
 
-// kubernetesVersion and etcdVersion are the versions of testbed/go.mod. The programs print the
-// first, and both are downloaded if DOWNLOAD is 1.
+// The versions of Kubernetes and etcd in testbed/go.mod, and the oldest supported version of
+// Kubernetes, which is in testbed/oldest/go.mod. The programs of Kubernetes print theirs. All are
+// downloaded if DOWNLOAD is 1.
 const (
-	kubernetesVersion = "v1.36.3"
-	etcdVersion       = "v3.6.8"
+	kubernetesVersion       = "v1.36.3"
+	oldestKubernetesVersion = "v1.30.14"
+	etcdVersion             = "v3.6.8"
 )
 
 // karpenterVersion is that of testbed/karpenter/go.mod.
 const karpenterVersion = "v1.15.0"
 
-func kubernetes(name string) program {
-	parts := strings.SplitN(strings.TrimPrefix(kubernetesVersion, "v"), ".", 3)
+func kubernetes(version, name string) program {
+	parts := strings.SplitN(strings.TrimPrefix(version, "v"), ".", 3)
 	const at = "-X k8s.io/component-base/version."
-	path := "/release/" + kubernetesVersion + "/bin/OS/ARCH/" + name
+	path := "/release/" + version + "/bin/OS/ARCH/" + name
 	return program{name, "k8s.io/kubernetes/cmd/" + name,
-		at + "gitVersion=" + kubernetesVersion + " " + at + "gitMajor=" + parts[0] + " " + at + "gitMinor=" + parts[1],
+		at + "gitVersion=" + version + " " + at + "gitMajor=" + parts[0] + " " + at + "gitMinor=" + parts[1],
 		&release{host: "dl.k8s.io", path: path, sums: path + ".sha256"}}
 }
 
@@ -53,11 +55,23 @@ var sets = map[string]set{
 				host: "github.com", path: "/etcd-io/etcd/releases/download/" + etcdVersion + "/etcd-" + etcdVersion + "-OS-ARCH.tar.gz",
 				sums: "/etcd-io/etcd/releases/download/" + etcdVersion + "/SHA256SUMS", file: "etcd-" + etcdVersion + "-OS-ARCH/etcd",
 			}},
-			kubernetes("kube-apiserver"), // what it leaves in the cache serves nearly all of the others
-			kubernetes("kube-controller-manager"),
-			kubernetes("kube-scheduler"),
-			kubernetes("kubectl"),
+			kubernetes(kubernetesVersion, "kube-apiserver"), // what it leaves in the cache serves nearly all of the others
+			kubernetes(kubernetesVersion, "kube-controller-manager"),
+			kubernetes(kubernetesVersion, "kube-scheduler"),
+			kubernetes(kubernetesVersion, "kubectl"),
 			{"kwok", "sigs.k8s.io/kwok/cmd/kwok", "", nil}, // published without a checksum
+		},
+	},
+	// etcd and kwok are those of the set testbed.
+	"testbed-oldest": {
+		what:   "a Kubernetes " + oldestKubernetesVersion + " control plane (about 15 minutes on two cores when nothing is cached)",
+		module: "../testbed/oldest",
+		out:    "../bin/testbed-oldest",
+		programs: []program{
+			kubernetes(oldestKubernetesVersion, "kube-apiserver"),
+			kubernetes(oldestKubernetesVersion, "kube-controller-manager"),
+			kubernetes(oldestKubernetesVersion, "kube-scheduler"),
+			kubernetes(oldestKubernetesVersion, "kubectl"),
 		},
 	},
 	"nodes": {
@@ -67,7 +81,7 @@ var sets = map[string]set{
 		inputs: []string{"pause/main.go"},
 		given:  "KUBEBUILDER_ASSETS",
 		programs: []program{
-			kubernetes("kubelet"),
+			kubernetes(kubernetesVersion, "kubelet"),
 			{"pause", "./pause", "", nil},
 		},
 	},
