@@ -94,20 +94,21 @@ func shown(t *testing.T, page, after string) string {
 }
 
 // allShown returns all commands of a section, in their order. Blocks in a list are indented.
-func allShown(t *testing.T, page, heading string) (script string) {
+func allShown(t *testing.T, page, heading string) string {
 	t.Helper()
+	var script strings.Builder
 	text := testkit.Value(os.ReadFile(page)).Must(t)
 	_, section, found := strings.Cut(string(text), "\n"+heading+"\n")
 	section, _, _ = strings.Cut(section, "\n## ")
 	for i, part := range strings.Split(section, "```") {
 		if block, isShell := strings.CutPrefix(part, "sh\n"); i%2 == 1 && isShell {
 			for line := range strings.Lines(block) {
-				script += strings.TrimPrefix(line, "   ")
+				script.WriteString(strings.TrimPrefix(line, "   "))
 			}
 		}
 	}
-	testkit.Require(t, found && script != "", "%s shows no commands in %q", page, heading)
-	return script
+	testkit.Require(t, found && script.Len() > 0, "%s shows no commands in %q", page, heading)
+	return script.String()
 }
 
 // runsScript runs commands in a folder, like a user who pastes them.
