@@ -194,7 +194,7 @@ func (r *reports) metrics() []*metrictext.Family {
 		single("events_summed_total", metrictext.Counter, "Events that were counted in a sent Event of the same reason.", float64(counts.EventsSummed)),
 		single("events_queued", metrictext.Gauge, "Events in the queue.", float64(counts.EventsQueued)),
 		single("conditions_pending", metrictext.Gauge, "Whether the API server does not have the newest conditions yet.", boolValue(counts.Pending)),
-		single("conditions_mended_total", metrictext.Counter, "Conditions that others changed and the agent restored.", float64(counts.Mended)),
+		single("conditions_restored_total", metrictext.Counter, "Conditions that others changed and the agent restored.", float64(counts.Restored)),
 		single("conditions_taken_over_total", metrictext.Counter, "Conditions that the agent took over from another writer.", float64(counts.TakenOver)),
 		single("last_answer_timestamp_seconds", metrictext.Gauge, "Time of the last answer of the API server; 0 if there was none.", seconds(counts.LastAnswer)),
 		single("lease_renewed_timestamp_seconds", metrictext.Gauge, "Time of the last renewal of the Lease; 0 if there was none.", seconds(counts.LeaseRenewed)),

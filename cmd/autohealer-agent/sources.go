@@ -150,7 +150,7 @@ func (a *agent) sourceMetrics() []*metrictext.Family {
 	slowed := family("problem_reports_slowed_total", metrictext.Counter, "Problem reports that were delayed because their source sends too much.", "source")
 	events := family("problem_report_events_total", metrictext.Counter, "Events that a source reported, each counted once.", "source")
 	silent := family("problem_source_silent", metrictext.Gauge, "Whether a source has been silent for too long.", "source")
-	unauthenticated := family("problem_reports_strangers_total", metrictext.Counter, "Problem reports of unknown clients.")
+	unauthenticated := family("problem_reports_unauthenticated_total", metrictext.Counter, "Problem reports of unknown clients.")
 	counts, unknown := a.intake.Counts()
 	for _, of := range counts {
 		reports.Add(float64(of.Accepted), of.Source, "204")

@@ -100,7 +100,7 @@ func TestDaemonReportsFallsSilentAndComesBack(t *testing.T) {
 		`autohealer_agent_problem_report_events_total{source="disk-watch"}`:          "1",
 		`autohealer_agent_problem_source_silent{source="disk-watch"}`:                "0",
 		`autohealer_agent_problem_reports_slowed_total{source="disk-watch"}`:         "0",
-		`autohealer_agent_problem_reports_strangers_total`:                           "0",
+		`autohealer_agent_problem_reports_unauthenticated_total`:                     "0",
 		`autohealer_agent_problem_reports_total{source="disk-watch",code="403"}`:     "none",
 		`autohealer_agent_config_valid{file="` + file + `"}`:                         "1",
 		`autohealer_agent_monitor_up{monitor="system-log-monitor:` + s.config + `"}`: "1",

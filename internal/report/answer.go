@@ -191,7 +191,7 @@ func (c *core) requestSucceeded(now time.Time, req *request, got kubeapi.Answer)
 		c.conditionsApplied(now, req)
 		c.conditions.hasPlaceholder = c.conditions.hasPlaceholder || req.placeholder
 		c.nodeWritten(now, got)
-	case requestErase:
+	case requestPlaceholder:
 		c.conditions.hasPlaceholder = false
 		c.nodeWritten(now, got)
 	case requestHandover:
@@ -200,7 +200,7 @@ func (c *core) requestSucceeded(now time.Time, req *request, got kubeapi.Answer)
 		if c.nodeWritten(now, got); r.removal.plan != nil { // the only write since the Node was read
 			r.removal.plan.version, r.removal.plan.safe = r.version, r.version != ""
 		}
-	case requestSweep:
+	case requestOrphans:
 		c.conditions.orphans.markDeleted(req.orphans)
 		c.log.Info("orphaned conditions deleted", "conditions", req.orphans.kinds)
 		c.nodeWritten(now, got)
@@ -222,11 +222,11 @@ func (c *core) nodeRead(now time.Time, req *request, seen *nodeView) {
 	c.conditions.forgetDeleted(seen)
 	c.conditions.hasPlaceholder = c.conditions.hasPlaceholder || req.fresh && seen.conditions[placeholder] != nil // an agent stopped before it deleted it
 	switch req.kind {
-	case requestCheck:
+	case requestRead:
 		c.compareNode(now, req, seen)
 	case requestHandover:
 		c.planHandover(now, seen)
-	case requestSweep:
+	case requestOrphans:
 		c.findOrphans(seen)
 	}
 }
@@ -237,7 +237,7 @@ func (c *core) conditionsApplied(now time.Time, req *request) {
 	r := &c.conditions
 	for _, kind := range r.changedByOthers {
 		if _, written := req.conditions[kind]; written {
-			c.counts.Mended++
+			c.counts.Restored++
 		}
 	}
 	if req.removes {
@@ -471,7 +471,7 @@ func (c *core) conflictFound(now time.Time, req *request, err error) {
 		c.conditions.removal.handover = nil // read the Node again
 		c.backoffs[requestHandover].fail(now, maxBackoffWait, c.random)
 		return
-	case requestSweep:
+	case requestOrphans:
 		c.conditions.orphans.found = nil // read the Node again
 	case requestConditions:
 		found := parseConflicts(refused)

@@ -189,7 +189,7 @@ func TestOnTheRealAPIServer(t *testing.T) {
 		yield := func() {
 			for i := range 2 {
 				w.apply("gitops", map[string]string{"type": "KernelDeadlock", "status": "True", "reason": fmt.Sprint("Theirs", i)})
-				w.until("a look at it", func() bool { return len(a.Counts().Yielded) == 1 || w.condition("KernelDeadlock").Reason == "Fine" })
+				w.until("the agent to yield or restore it", func() bool { return len(a.Counts().Yielded) == 1 || w.condition("KernelDeadlock").Reason == "Fine" })
 			}
 			w.until("the yield", func() bool { return !strings.Contains(w.owned(report.FieldManager), "KernelDeadlock") })
 		}
@@ -225,14 +225,14 @@ func TestOnTheRealAPIServer(t *testing.T) {
 		owned := w.owned(report.FieldManager)
 		testkit.Check(w, !strings.Contains(owned, "Ready\\\"") && strings.Contains(owned, "ReadonlyFilesystem"), "we own %s", owned)
 		c := a.Counts()
-		testkit.Check(w, c.TakenOver+c.Mended == 0, "%+v", c)
+		testkit.Check(w, c.TakenOver+c.Restored == 0, "%+v", c)
 	})
 	run("writes nothing while nothing changes", func(w *fixture) {
 		a := w.agent(nil, is("KernelDeadlock", catalog.False, ""), finding.Condition{Type: "Empty", Status: catalog.True, Since: time.Now(), Message: "\xff%d\x00"})
 		version := w.get().ResourceVersion
-		look := report.Outcome{Kind: "look", Result: "ok"}
-		seen := a.Counts().Requests[look]
-		w.until("three looks", func() bool { return a.Counts().Requests[look] >= seen+3 })
+		read := report.Outcome{Kind: "read", Result: "ok"}
+		seen := a.Counts().Requests[read]
+		w.until("three reads", func() bool { return a.Counts().Requests[read] >= seen+3 })
 		testkit.Same(w, w.get().ResourceVersion, version, "the version of the node: %v\n%s", a.Counts(), a.log)
 	})
 	run("takes a condition over once and then yields it as a whole", func(w *fixture) {
@@ -282,7 +282,7 @@ func TestOnTheRealAPIServer(t *testing.T) {
 			w.Errorf("handed over is %s", owned)
 		}
 		c := a.Counts()
-		testkit.Check(w, c.Mended == 1 && c.TakenOver == 1, "%+v", c)
+		testkit.Check(w, c.Restored == 1 && c.TakenOver == 1, "%+v", c)
 	})
 	run("keeps a condition that another manager patched when its monitor goes", func(w *fixture) {
 		a := w.agent(func(c *report.Config) { c.LookEvery = time.Hour }, is("KernelDeadlock", catalog.False, "Fine"), is("Other", catalog.False, "Fine"))
@@ -313,7 +313,7 @@ func TestOnTheRealAPIServer(t *testing.T) {
 	run("rewrites a condition after a forced apply of another manager, and yields after the second", func(w *fixture) {
 		a := w.agent(nil, is("KernelDeadlock", catalog.False, "Fine"))
 		w.apply("intruder", map[string]string{"type": "KernelDeadlock", "status": "True", "reason": "Theirs"})
-		w.until("the mending", func() bool { return w.condition("KernelDeadlock").Reason == "Fine" && a.Counts().Mended > 0 })
+		w.until("the restoration", func() bool { return w.condition("KernelDeadlock").Reason == "Fine" && a.Counts().Restored > 0 })
 		testkit.Same(w, a.Counts().TakenOver, 1, "conditions that were taken over")
 		w.apply("intruder", map[string]string{"type": "KernelDeadlock", "status": "True", "reason": "TheirsAgain"})
 		w.until("the yield", func() bool { return a.Counts().Yielded["KernelDeadlock"] == "intruder" && !a.Counts().Pending })

@@ -13,13 +13,13 @@ import (
 
 // The kinds of requests. They are labels of a metric.
 const (
-	requestConditions = "conditions"
-	requestErase      = "erasure"
-	requestHandover   = "handover"
-	requestSweep      = "sweep"
-	requestCheck      = "look"
-	requestLease      = "lease"
-	requestEvent      = "event"
+	requestConditions  = "conditions"
+	requestPlaceholder = "placeholder"
+	requestHandover    = "handover"
+	requestOrphans     = "orphans"
+	requestRead        = "read"
+	requestLease       = "lease"
+	requestEvent       = "event"
 )
 
 // request is a request to the API server, with the data that it was built from.
@@ -96,7 +96,7 @@ func newCore(cfg Config, random func() float64, now time.Time) *core {
 		counts: Counts{Requests: map[Outcome]uint64{}, Dropped: map[Drop]uint64{}},
 	}
 	c.events = newEventQueues(&c.counts)
-	for _, kind := range []string{requestConditions, requestErase, requestHandover, requestSweep, requestCheck, requestLease, requestEvent} {
+	for _, kind := range []string{requestConditions, requestPlaceholder, requestHandover, requestOrphans, requestRead, requestLease, requestEvent} {
 		c.backoffs[kind] = &backoff{}
 	}
 	c.checkAt = now.Add(c.checkInterval())
@@ -176,17 +176,17 @@ func (c *core) nextConditions(now time.Time) (*request, time.Time) {
 		r.removal.unremovable.conditions = nil
 	}
 	switch {
-	case r.hasPlaceholder && (!r.dirty() || !c.backoffs[requestErase].until.After(now)): // a failing deletion must not delay new conditions
-		due := latest(c.backoffs[requestErase].until, r.budget.availableAt(now))
+	case r.hasPlaceholder && (!r.dirty() || !c.backoffs[requestPlaceholder].until.After(now)): // a failing deletion must not delay new conditions
+		due := latest(c.backoffs[requestPlaceholder].until, r.budget.availableAt(now))
 		if due.After(now) {
 			return nil, due
 		}
 		r.budget.take(now)
-		return &request{Request: c.deleteConditions("", placeholder), kind: requestErase}, now
+		return &request{Request: c.deleteConditions("", placeholder), kind: requestPlaceholder}, now
 	case r.dirty():
 		return c.nextApply(now)
 	}
-	req, due := c.nextSweep(now)
+	req, due := c.nextOrphans(now)
 	if r.removal.unremovable.conditions != nil {
 		due = times.Earliest(due, r.removal.unremovable.until)
 	}
@@ -247,14 +247,14 @@ func (c *core) nextHandover(now time.Time) (*request, time.Time) {
 	return &request{Request: req, kind: requestHandover, placeholder: len(r.removal.handover.conditions) == 0}, now
 }
 
-// nextSweep deletes orphaned conditions, after a read that bypasses the cache has confirmed
+// nextOrphans deletes orphaned conditions, after a read that bypasses the cache has confirmed
 // them.
-func (c *core) nextSweep(now time.Time) (*request, time.Time) {
+func (c *core) nextOrphans(now time.Time) (*request, time.Time) {
 	r := &c.conditions
 	if !r.orphans.possible {
 		return nil, time.Time{}
 	}
-	due := c.backoffs[requestSweep].until
+	due := c.backoffs[requestOrphans].until
 	if r.orphans.found != nil {
 		due = latest(due, r.budget.availableAt(now))
 	}
@@ -262,10 +262,10 @@ func (c *core) nextSweep(now time.Time) (*request, time.Time) {
 	case due.After(now):
 		return nil, due
 	case r.orphans.found == nil:
-		return &request{Request: c.getNode(true), kind: requestSweep, readsNode: true, fresh: true}, now
+		return &request{Request: c.getNode(true), kind: requestOrphans, readsNode: true, fresh: true}, now
 	}
 	r.budget.take(now)
-	return &request{Request: c.deleteConditions(r.orphans.found.version, r.orphans.found.kinds...), kind: requestSweep, orphans: r.orphans.found}, now
+	return &request{Request: c.deleteConditions(r.orphans.found.version, r.orphans.found.kinds...), kind: requestOrphans, orphans: r.orphans.found}, now
 }
 
 func (c *core) nextLease(now time.Time) (*request, time.Time) {
@@ -284,10 +284,10 @@ func (c *core) nextLease(now time.Time) (*request, time.Time) {
 
 // requestNode reads the Node, unless earlier reads failed and the backoff has not ended.
 func (c *core) requestNode(now time.Time) (*request, time.Time) {
-	if wait := c.backoffs[requestCheck].until; wait.After(now) {
+	if wait := c.backoffs[requestRead].until; wait.After(now) {
 		return nil, wait
 	}
-	return &request{Request: c.getNode(c.bypassCache), kind: requestCheck, readsNode: true, fresh: c.bypassCache}, now
+	return &request{Request: c.getNode(c.bypassCache), kind: requestRead, readsNode: true, fresh: c.bypassCache}, now
 }
 
 func (c *core) nextCheck(now time.Time) (*request, time.Time) {

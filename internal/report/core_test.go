@@ -80,12 +80,12 @@ var refusals = map[string]error{
 // newest state is written, and every event is sent or counted.
 func TestCoreWritesNewestStateAndAccountsForEveryEvent(t *testing.T) {
 	var saw Counts
-	yields, swept, awaited, outages, repeats, deleted := 0, 0, 0, uint64(0), 0, uint64(0)
+	yields, orphansDeleted, awaited, outages, repeats, deleted := 0, 0, 0, uint64(0), 0, uint64(0)
 	note := func(c Counts) {
 		saw.EventsSent += c.EventsSent
 		saw.EventsSummed += c.EventsSummed
 		saw.TakenOver += c.TakenOver
-		saw.Mended += c.Mended
+		saw.Restored += c.Restored
 		outages += c.Requests[Outcome{requestConditions, resultUnreachable}]
 	}
 	rapid.Check(t, func(t *rapid.T) {
@@ -338,7 +338,7 @@ func TestCoreWritesNewestStateAndAccountsForEveryEvent(t *testing.T) {
 				"%s has no status: %v, of %v", kind, row, s.api.owners)
 		}
 		testkit.Require(t, len(s.api.deletedWithWriter) == 0, "deleted conditions that have a writer: %v", s.api.deletedWithWriter)
-		swept += len(s.api.deleted)
+		orphansDeleted += len(s.api.deleted)
 		testkit.Require(t, !s.api.wiped && s.api.conditions[placeholder] == nil,
 			"the agent removed fields of others, or left the placeholder: %v", s.api.conditions)
 		for i, at := range s.writes {
@@ -353,8 +353,8 @@ func TestCoreWritesNewestStateAndAccountsForEveryEvent(t *testing.T) {
 		note(counts)
 	})
 	t.Logf("saw %d events sent, %d merged, %d updates, %d deleted, %d conditions taken over, %d yielded, %d rewritten, %d orphans deleted, %d awaited, %d writes lost in outages",
-		saw.EventsSent, saw.EventsSummed, repeats, deleted, saw.TakenOver, yields, saw.Mended, swept, awaited, outages)
-	testkit.Check(t, swept != 0 && saw.EventsSent != 0 && saw.EventsSummed != 0 && saw.TakenOver != 0 && yields != 0 && saw.Mended != 0 && outages != 0 && repeats != 0 && deleted != 0,
+		saw.EventsSent, saw.EventsSummed, repeats, deleted, saw.TakenOver, yields, saw.Restored, orphansDeleted, awaited, outages)
+	testkit.Check(t, orphansDeleted != 0 && saw.EventsSent != 0 && saw.EventsSummed != 0 && saw.TakenOver != 0 && yields != 0 && saw.Restored != 0 && outages != 0 && repeats != 0 && deleted != 0,
 		"the random cases did not cover all behaviours")
 }
 

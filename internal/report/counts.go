@@ -14,9 +14,9 @@ type Counts struct {
 	EventsTaken, EventsSent, EventsSummed, EventsQueued uint64
 	// Dropped counts conditions and Events that are never written.
 	Dropped map[Drop]uint64
-	// TakenOver counts conditions that the agent took over from another manager. Mended counts
+	// TakenOver counts conditions that the agent took over from another manager. Restored counts
 	// conditions that the agent wrote again after another manager changed them.
-	TakenOver, Mended uint64
+	TakenOver, Restored uint64
 	// Yielded maps the type of each condition that the agent has yielded to the name of the
 	// manager that writes it.
 	Yielded map[string]string

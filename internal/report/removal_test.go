@@ -277,7 +277,7 @@ func TestChecks(t *testing.T) {
 	inBubble(t, "does not rewrite a yielded condition", nil, func(r *running) {
 		r.leaves() // it was rewritten once, and then yielded
 		c := r.Counts()
-		testkit.Check(r, c.Mended == 1 && c.TakenOver == 1, "%+v", c)
+		testkit.Check(r, c.Restored == 1 && c.TakenOver == 1, "%+v", c)
 	})
 	inBubble(t, "logs a second agent once and does not fight it", nil, func(r *running) {
 		r.begins()
@@ -289,7 +289,7 @@ func TestChecks(t *testing.T) {
 		testkit.Between(r, r.api.count("PATCH /api/")-before, 20, 45, "writes in 100 minutes")
 		n := r.logged("a second agent writes conditions of this node")
 		testkit.Check(r, n == 1 && r.logged("conditions=[Theirs]") == 1, "logged %d times:\n%s", n, r.log)
-		testkit.Check(r, r.Counts().Mended >= 20, "%+v", r.Counts())
+		testkit.Check(r, r.Counts().Restored >= 20, "%+v", r.Counts())
 	})
 	inBubble(t, "detects a second agent that writes the same conditions with other values", nil, func(r *running) {
 		r.begins()
@@ -320,7 +320,7 @@ func TestChecks(t *testing.T) {
 						break
 					}
 				}
-				if requests > 500 || requests < 60 || c.counts.Requests[Outcome{requestCheck, resultUnreadable}]+c.counts.Requests[Outcome{requestHandover, resultUnreadable}] == 0 {
+				if requests > 500 || requests < 60 || c.counts.Requests[Outcome{requestRead, resultUnreadable}]+c.counts.Requests[Outcome{requestHandover, resultUnreadable}] == 0 {
 					t.Errorf("%d requests in an hour: %v", requests, c.counts.Requests)
 				}
 			}

@@ -264,7 +264,7 @@ func TestConditions(t *testing.T) {
 		pass(defaultLookEvery)
 		testkit.Same(r, r.api.condition("A")["status"], "False", "the status of A")
 		c := r.Counts()
-		testkit.Check(r, c.Mended == 1 && c.TakenOver == 1 && len(c.Yielded) == 0, "%+v", c)
+		testkit.Check(r, c.Restored == 1 && c.TakenOver == 1 && len(c.Yielded) == 0, "%+v", c)
 	})
 	inBubble(t, "rewrites conditions that the controller marked as silent", nil, func(r *running) {
 		start(r)
@@ -290,7 +290,7 @@ func TestConditions(t *testing.T) {
 		old := r.api.node()
 		r.takes(reportOf(newCondition("A", catalog.True, "Unhealthy", time.Now())), coalesce)
 		r.mu.Lock()
-		r.core.answer(time.Now(), &request{kind: requestCheck, readsNode: true}, kubeapi.Answer{Body: old}, nil)
+		r.core.answer(time.Now(), &request{kind: requestRead, readsNode: true}, kubeapi.Answer{Body: old}, nil)
 		mend := r.core.conditions.needsRewrite
 		r.mu.Unlock()
 		testkit.Check(r, !mend, "what the server's cache had not seen yet was taken for a foreign change")
