@@ -41,7 +41,7 @@ func TestShippedChecksRun(t *testing.T) {
 	s := newScene(t)
 	p := start(t, append(s.args(), "--config.check-monitor=../../config/health-checks.json")...)
 	for _, kind := range []string{"KubeletUnhealthy", "ContainerRuntimeUnhealthy", "ReadonlyFilesystem", "NTPProblem"} {
-		p.waitFor(kind, func() bool { c, ok := p.condition(kind); return ok && c.Reason != "NotExaminedYet" })
+		p.waitFor(kind, func() bool { c, ok := p.condition(kind); return ok && c.Reason != "NotCheckedYet" })
 	}
 	for _, metric := range []string{
 		`problem_counter{reason="ConntrackFull"}`, `problem_counter{reason="FilesystemIsReadOnly"}`,

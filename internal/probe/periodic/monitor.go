@@ -17,8 +17,8 @@ import (
 
 // The reasons for results that the monitor creates itself.
 const (
-	checkHangs    = "ExamHangs"
-	checkPanicked = "ExamPanicked"
+	checkHangs    = "CheckHangs"
+	checkPanicked = "CheckPanicked"
 )
 
 const (

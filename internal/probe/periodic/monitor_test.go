@@ -303,7 +303,7 @@ func TestACheckThatHangsDoesNotDelayOthers(t *testing.T) {
 		run(t, cfg, d)
 		pass(100 * time.Second)
 		// The timeout, and two seconds to end.
-		d.expect(t, "7s change of DiskBad", "7s DiskBad=Unknown ExamHangs: the check has exceeded its timeout of 5s; it does not start again before it has ended, since 7s")
+		d.expect(t, "7s change of DiskBad", "7s DiskBad=Unknown CheckHangs: the check has exceeded its timeout of 5s; it does not start again before it has ended, since 7s")
 		testkit.NoDiff(t, cmp.Diff([]string{"7s", "30s", "1m0s", "1m30s"}, a.times()), "the times of the other check")
 		testkit.NoDiff(t, cmp.Diff([]string{"0s"}, hung.times()), "the times of the check that hangs")
 		hung.needs(0)
@@ -365,7 +365,7 @@ func TestAPanicIsUnknown(t *testing.T) {
 		rule := permanent("Broken", newFakeCheck())
 		rule.Check = func(context.Context) periodic.Result { panic("a nil map") }
 		run(t, with(rule), d)
-		d.expect(t, "0s change of DiskBad", "0s DiskBad=Unknown ExamPanicked: panic: a nil map; this is a bug of the agent, please report it, since 0s")
+		d.expect(t, "0s change of DiskBad", "0s DiskBad=Unknown CheckPanicked: panic: a nil map; this is a bug of the agent, please report it, since 0s")
 	})
 }
 
@@ -380,7 +380,7 @@ func TestNothingIsReportedBeforeItIsKnown(t *testing.T) {
 			"4s DiskBad=False DiskIsFine: disk is fine, since 4s", "4s Other=False OtherIsFine: , since 4s"}},
 		"but not for ever": {takes: 20 * time.Second, want: []string{
 			"8s change of DiskBad",
-			"8s DiskBad=Unknown NotExaminedYet: the first check for DiskBad has not ended yet, since 8s", "8s Other=False OtherIsFine: , since 8s",
+			"8s DiskBad=Unknown NotCheckedYet: the first check for DiskBad has not ended yet, since 8s", "8s Other=False OtherIsFine: , since 8s",
 			"20s change of DiskBad", "20s DiskBad=False DiskIsFine: disk is fine, since 20s"}},
 		"unless nothing else is wanted": {takes: 20 * time.Second, skip: true, want: []string{
 			"20s DiskBad=False DiskIsFine: disk is fine, since 20s", "20s Other=False OtherIsFine: , since 20s"}},
@@ -468,7 +468,7 @@ func TestAHealthyNodeIsCheckedAgainAfterARestart(t *testing.T) {
 		"the first word is the first answer": {4 * time.Second, []string{
 			"34s warning of DiskBad", "34s DiskBad=True BadBlock: block 7, since 34s"}},
 		"or that there is none yet": {20 * time.Second, []string{
-			"38s change of DiskBad", "38s DiskBad=Unknown NotExaminedYet: the first check for DiskBad has not ended yet, since 38s",
+			"38s change of DiskBad", "38s DiskBad=Unknown NotCheckedYet: the first check for DiskBad has not ended yet, since 38s",
 			"50s warning of DiskBad", "50s DiskBad=True BadBlock: block 7, since 50s"}},
 	} {
 		t.Run(name, func(t *testing.T) {

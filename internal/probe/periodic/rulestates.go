@@ -12,8 +12,8 @@ import (
 	"github.com/resourcestack/autohealer/internal/text"
 )
 
-// notExamined is the reason of conditions whose first check takes too long.
-const notExamined = "NotExaminedYet"
+// notChecked is the reason of conditions whose first check takes too long.
+const notChecked = "NotCheckedYet"
 
 // ruleStates records the results of all rules and derives conditions and Events from them. It has
 // no clock.
@@ -154,7 +154,7 @@ func (b *ruleStates) updateCondition(now time.Time, c *condition) {
 	case c.restored && c.current.Status == catalog.True:
 		// It stays True until all rules have answered: any of them may be unhealthy by now.
 	case b.begun:
-		b.setCondition(now, c, catalog.Unknown, notExamined, fmt.Sprintf("the first check for %s has not ended yet", c.Type))
+		b.setCondition(now, c, catalog.Unknown, notChecked, fmt.Sprintf("the first check for %s has not ended yet", c.Type))
 	}
 }
 

@@ -44,7 +44,7 @@ func naive(rules []Rule, kind config.Condition, history []entry) (status catalog
 		}
 		if len(own) == 0 {
 			if worst == catalog.False {
-				worst, since, reasons = catalog.Unknown, time.Time{}, []string{notExamined}
+				worst, since, reasons = catalog.Unknown, time.Time{}, []string{notChecked}
 			}
 			continue
 		}
@@ -71,9 +71,9 @@ func naive(rules []Rule, kind config.Condition, history []entry) (status catalog
 		switch {
 		case grave == catalog.True && worst != catalog.True, grave == catalog.Unknown && worst == catalog.False:
 			worst, since, reasons = grave, began, []string{reason}
-		case grave == worst && reasons[0] != notExamined && began.Before(since):
+		case grave == worst && reasons[0] != notChecked && began.Before(since):
 			since, reasons = began, []string{reason}
-		case grave == worst && reasons[0] != notExamined && began.Equal(since):
+		case grave == worst && reasons[0] != notChecked && began.Equal(since):
 			reasons = append(reasons, reason)
 		}
 	}
@@ -81,7 +81,7 @@ func naive(rules []Rule, kind config.Condition, history []entry) (status catalog
 	if worst == catalog.Unknown {
 		for i, rule := range rules {
 			if rule.Condition == kind.Type && !slices.ContainsFunc(history, func(e entry) bool { return e.rule == i }) {
-				return worst, []string{notExamined}
+				return worst, []string{notChecked}
 			}
 		}
 	}
@@ -134,7 +134,7 @@ func TestRuleStatesMatchTheirHistory(t *testing.T) {
 		compare := func(before map[string]finding.Condition) {
 			for _, kind := range kinds {
 				status, reasons := naive(cfg.Rules, kind, history)
-				if was := before[kind.Type]; recalled[kind.Type] && was.Status == catalog.True && reasons[0] == notExamined {
+				if was := before[kind.Type]; recalled[kind.Type] && was.Status == catalog.True && reasons[0] == notChecked {
 					status, reasons = catalog.True, []string{was.Reason} // until all rules have answered
 					stood++
 				}
