@@ -184,11 +184,11 @@ func (m *Monitor) logReachability(err error) {
 	m.listFailure = why
 	switch why {
 	case "":
-		m.cfg.Logger.Info("agents can be heard")
+		m.cfg.Logger.Info("can list the Leases of agents again")
 	case "forbidden":
-		m.cfg.Logger.Warn("agents cannot be heard, so none is called silent: if the API server has not just started, the role lacks get and list of leases", "namespace", m.cfg.Namespace, "err", err)
+		m.cfg.Logger.Warn("cannot list the Leases of agents, so no agent is considered silent: if the API server has not just started, the role lacks get and list of leases", "namespace", m.cfg.Namespace, "err", err)
 	default:
-		m.cfg.Logger.Warn("agents cannot be heard, so none is called silent until they can for as long as a lease lasts", "err", err)
+		m.cfg.Logger.Warn("cannot list the Leases of agents, so no agent is considered silent until the controller has listed them for as long as a Lease lasts", "err", err)
 	}
 }
 

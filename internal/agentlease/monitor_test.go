@@ -395,8 +395,8 @@ func TestMonitor(t *testing.T) {
 			p.live(time.Minute, "a")
 			p.pass(look)
 			p.silenced("b")
-			p.logged(1, "agents cannot be heard, so none is called silent until")
-			p.logged(1, "agents can be heard")
+			p.logged(1, "cannot list the Leases of agents, so no agent is considered silent until")
+			p.logged(1, "can list the Leases of agents again")
 		},
 		"restarted controller makes no agent silent after an outage": func(p *fixture) {
 			var names []string
@@ -426,7 +426,7 @@ func TestMonitor(t *testing.T) {
 			}
 			p.pass(look)
 			p.silenced("a")
-			p.logged(0, "agents cannot be heard")
+			p.logged(0, "cannot list the Leases of agents")
 		},
 		// A process that was stopped does not notice an outage in the meantime.
 		"long pause of the controller extends all leases": func(p *fixture) {

@@ -187,7 +187,7 @@ func (s *repairAnalysis) impactLine(v Verdict) string {
 	}
 	hits := surveyMatches(s.governed)
 	if s.governed.Selected < s.found.Selected {
-		hits = surveyMatchesOf(s.governed, "the "+nodes(s.governed.Selected)+" that no other policy governs")
+		hits = surveyMatchesOf(s.governed, "the "+nodes(s.governed.Selected)+" to which no other policy applies")
 	}
 	if switchesOff(s.spec) {
 		return hits + ": nothing is repaired while enabled is false"

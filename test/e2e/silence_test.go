@@ -196,7 +196,7 @@ func TestSilentAgents(t *testing.T) {
 			time.Sleep(3 * leaseLasts) //nolint:forbidigo // no agent can renew, and nothing else happens
 			w.restart(w.APIServer)
 			w.eventually("the Leases to be observed", func() error {
-				if said("agents can be heard") != outage+1 {
+				if said("can list the Leases of agents again") != outage+1 {
 					return errors.New("they are not observed")
 				}
 				return nil
@@ -215,7 +215,7 @@ func TestSilentAgents(t *testing.T) {
 		}
 		// An API server that has just restarted may report for a moment that the role does
 		// not exist.
-		if n := said("agents cannot be heard, so none is called silent until"); n != 2 {
+		if n := said("cannot list the Leases of agents, so no agent is considered silent until"); n != 2 {
 			w.t.Errorf("two outages were logged %d times", n)
 		}
 	})
