@@ -16,7 +16,7 @@ import (
 // +kubebuilder:printcolumn:name=Type,type=string,JSONPath=`.spec.type`,priority=1
 // +kubebuilder:printcolumn:name=Effect,type=string,JSONPath=`.spec.effect`
 // +kubebuilder:printcolumn:name=Mode,type=string,JSONPath=`.status.mode`,description="Enforce, Observe or Paused"
-// +kubebuilder:printcolumn:name=Matched,type=integer,JSONPath=`.status.matched`,description="Nodes on which all conditions of the set stand"
+// +kubebuilder:printcolumn:name=Matched,type=integer,JSONPath=`.status.matched`,description="Nodes on which all conditions of the set match"
 // +kubebuilder:printcolumn:name=Accepted,type=string,JSONPath=`.status.conditions[?(@.type=="Accepted")].status`
 // +kubebuilder:printcolumn:name=Reason,type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].message`,description="What happens to the nodes, or why the set is not followed"
 // +kubebuilder:printcolumn:name=Tainted,type=integer,JSONPath=`.status.tainted`,priority=1

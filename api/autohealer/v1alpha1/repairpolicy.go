@@ -15,13 +15,13 @@ import (
 // +kubebuilder:resource:path=repairpolicies,scope=Cluster,shortName=rp,categories=autohealer
 // +kubebuilder:printcolumn:name=Pool,type=string,JSONPath=`.spec.nodePool`
 // +kubebuilder:printcolumn:name=Mode,type=string,JSONPath=`.status.mode`,description="Enforce, Observe or Paused"
-// +kubebuilder:printcolumn:name=Nodes,type=integer,JSONPath=`.status.nodes`,description="Nodes that this policy governs"
+// +kubebuilder:printcolumn:name=Nodes,type=integer,JSONPath=`.status.nodes`,description="Nodes to which this policy applies"
 // +kubebuilder:printcolumn:name=Unhealthy,type=integer,JSONPath=`.status.unhealthy`
 // +kubebuilder:printcolumn:name=Repairing,type=integer,JSONPath=`.status.repairing`
 // +kubebuilder:printcolumn:name=Held,type=integer,JSONPath=`.status.held`,description="Nodes that are due, and that something keeps from being repaired"
 // +kubebuilder:printcolumn:name=Accepted,type=string,JSONPath=`.status.conditions[?(@.type=="Accepted")].status`
 // +kubebuilder:printcolumn:name=Reason,type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].message`,description="What happens to the nodes, or why the policy is not followed"
-// +kubebuilder:printcolumn:name=Conflict,type=string,JSONPath=`.status.conditions[?(@.type=="Conflict")].status`,priority=1,description="Whether others go first for some of its nodes"
+// +kubebuilder:printcolumn:name=Conflict,type=string,JSONPath=`.status.conditions[?(@.type=="Conflict")].status`,priority=1,description="Whether other policies apply to some of its nodes"
 // +kubebuilder:printcolumn:name=Next,type=string,JSONPath=`.status.unhealthyNodes[?(@.reason=="Pending")].eligibleAt`,priority=1,description="When the next of the unhealthy nodes is due"
 // +kubebuilder:printcolumn:name=Age,type=date,JSONPath=`.metadata.creationTimestamp`
 type RepairPolicy struct {
