@@ -64,7 +64,8 @@ var (
 	marker = regexp.MustCompile(`^ *<!-- not run: (.+) -->$`)
 )
 
-// blocks returns the command blocks of a page. A marker must stand directly before a block.
+// blocks returns the command blocks of a page. A marker must stand directly before a block. Every
+// block has a language, because commands without one would not run.
 func blocks(page, text string) (found []block, err error) {
 	var errs []error
 	var open *block
@@ -84,9 +85,12 @@ func blocks(page, text string) (found []block, err error) {
 		case inside:
 		case fenced != nil:
 			inside, indent = true, fenced[1]
-			if fenced[2] == "sh" {
+			switch fenced[2] {
+			case "sh":
 				open = &block{page: page, line: i + 1, under: under, exempt: reason}
 				reason = ""
+			case "":
+				errs = append(errs, fmt.Errorf("%s: the block has no language, write sh for commands or text", at))
 			}
 		case strings.Contains(line, "<!-- not run"):
 			if match := marker.FindStringSubmatch(line); match != nil {
@@ -121,6 +125,7 @@ func TestBlocks(t *testing.T) {
 		"<!-- not run: because -->\n```text\nx\n```": "p.md:2: no sh block follows",
 		"<!-- not run -->\n```sh\nx\n```":            "is not of the form",
 		"```sh\nx":                                   "is not complete",
+		"```text\nx\n```\n\n```\nmake x\n```":        "p.md:5: the block has no language",
 		"a\n<!-- not run: because -->":               "is not complete",
 	} {
 		_, err := blocks("p.md", text)
