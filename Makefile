@@ -233,7 +233,7 @@ chaos: testbed testbed-karpenter ## Kill replicas KILLS times (default 1000) in 
 		go test -v -count=1 -vet=off -timeout 24h -run '^TestChaos$$' ./test/chaos | grep -vE '^ *(=== |PASS)'
 
 .PHONY: docs
-docs: ## Make the site of the documentation in bin/docs; a broken link fails; SERVE=1 serves it on localhost:1313
+docs: ## Make the site of the documentation in bin/docs; a broken link between pages fails; SERVE=1 serves it on localhost:1313
 	@cd tools && go run ./build hugo
 	@bin/tools/hugo $(if $(SERVE),server) --source tools/site --contentDir ../../docs --destination ../../bin/docs --panicOnWarning --noBuildLock --quiet
 	@echo "docs: bin/docs/index.html"
