@@ -90,11 +90,6 @@ func (r release) rendersPresets(t *testing.T) {
 		out := testkit.Value(r.helm(t, "template", "other", "chart", "--namespace", "elsewhere", "--set", "agent.privileged=false,resourceQuota=true,preset="+preset)).Must(t)
 		testkit.Check(t, !strings.Contains(out, namespace), "the manifests of preset %s name the namespace %s", preset, namespace)
 	}
-	examples := testkit.Value(filepath.Glob("../examples/values-*.yaml")).Must(t)
-	testkit.Check(t, len(examples) >= 4, "there are %d examples of values", len(examples))
-	for _, example := range examples {
-		testkit.Value(r.helm(t, "template", "autohealer", "chart", "--values", example)).Must(t)
-	}
 }
 
 func (r release) refusesValues(t *testing.T) {

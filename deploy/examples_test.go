@@ -20,7 +20,7 @@ var otherExamples = map[string]string{
 	"disk-watch/*.go":        "main_test.go beside it",
 	"nodepool.yaml":          "TestNodePools, because it needs Karpenter's CRD",
 	"repair-statements.yaml": "takesStatements, because the controller reads it from a file",
-	"values-*.yaml":          "rendersPresets, because Helm reads them",
+	"values-*.yaml":          "takesValues, because Helm reads them",
 }
 
 // exampleObjects returns the files with objects for every cluster. It fails for a file that no test
@@ -63,12 +63,32 @@ func TestEveryExampleHasATest(t *testing.T) {
 func (c cluster) takesExamples(t *testing.T) {
 	for _, path := range exampleObjects(t) {
 		t.Run(filepath.Base(path), func(t *testing.T) {
-			text := testkit.Value(os.ReadFile(path)).Must(t)
-			want := strings.Count("\n"+string(text), "\nkind: ")
-			out := c.kubectl(t, "apply", "--dry-run=server", "--validate=strict", "-f", path)
-			if got := strings.Count(out, " (server dry run)\n"); got != want || want == 0 {
-				t.Errorf("%d of %d objects were taken:\n%s", got, want, out)
-			}
+			c.takesInDryRun(t, path)
 		})
+	}
+}
+
+// takesValues does the same with what Helm renders from every example of values. The schema of the
+// chart leaves the fields of the Guardrails to the API server. An example turns on the monitors, so
+// the cluster must have their CRDs.
+func (r release) takesValues(t *testing.T) {
+	paths := testkit.Value(filepath.Glob(examples + "/values-*.yaml")).Must(t)
+	testkit.Check(t, len(paths) >= 4, "there are %d examples of values", len(paths))
+	for _, path := range paths {
+		t.Run(filepath.Base(path), func(t *testing.T) {
+			manifest := testkit.Value(r.helm(t, "template", "autohealer", "chart", "--namespace", namespace, "--no-hooks", "--values", path)).Must(t)
+			r.takesInDryRun(t, file(t, manifest))
+		})
+	}
+}
+
+// takesInDryRun applies a manifest in a dry run.
+func (c cluster) takesInDryRun(t *testing.T, path string) {
+	t.Helper()
+	text := testkit.Value(os.ReadFile(path)).Must(t)
+	want := strings.Count("\n"+string(text), "\nkind: ")
+	out := c.kubectl(t, "apply", "--dry-run=server", "--validate=strict", "-f", path)
+	if got := strings.Count(out, " (server dry run)\n"); got != want || want == 0 {
+		t.Errorf("%d of %d objects were taken:\n%s", got, want, out)
 	}
 }

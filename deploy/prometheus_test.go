@@ -25,7 +25,8 @@ import (
 
 // TestPrometheus installs the chart with everything for monitoring. A real Prometheus scrapes the
 // controller and an agent with the token that the chart makes, and answers the queries of the
-// dashboard and of the alerts. The CRDs of Prometheus' operator validate the monitors.
+// dashboard and of the alerts. The CRDs of Prometheus' operator validate the monitors, also those of
+// the examples.
 func TestPrometheus(t *testing.T) {
 	t.Parallel()
 	r := release{folder: t.TempDir(), cluster: cluster{testbed.New(t, testbed.Config{
@@ -53,6 +54,8 @@ func TestPrometheus(t *testing.T) {
 			"rules": [{"type": "permanent", "condition": "KernelDeadlock", "reason": "DockerHung", "pattern": "task docker:\\w+ blocked for more than \\w+ seconds\\."}]}`),
 	}})).Must(t)
 	r.kubectl(t, "apply", "-f", file(t, chartPolicy))
+
+	t.Run("accepts what Helm renders from every example of values", r.takesValues)
 
 	p := r.runsPrometheus(t, map[string]string{"controller": controller.Metrics, "agent": agent.Metrics})
 	line := time.Now().Format(time.RFC3339) + " task docker:20744 blocked for more than 120 seconds.\n"
