@@ -80,7 +80,8 @@ func (r release) upgrade(t *testing.T, args ...string) error {
 // Service of the webhook.
 func (r release) runsController(t *testing.T) *install.Controller {
 	t.Helper()
-	controller := testkit.Value(install.StartDeployed(t.Context(), r.Cluster)).Must(t)
+	controller, _, err := install.StartDeployed(t.Context(), r.Cluster)
+	testkit.Must(t, err)
 	testkit.Eventually(t, "the controller to be ready", func() error { return testkit.Answers(t.Context(), "http://"+controller.Probes+"/readyz") })
 	return controller
 }

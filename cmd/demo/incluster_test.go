@@ -100,7 +100,7 @@ func (u userCluster) runRelease(ctx context.Context) error {
 	}
 	for !exists() && pause() {
 	}
-	controller, err := install.StartDeployed(ctx, u.Cluster)
+	controller, leave, err := install.StartDeployed(ctx, u.Cluster)
 	if err != nil {
 		return err
 	}
@@ -129,8 +129,7 @@ func (u userCluster) runRelease(ctx context.Context) error {
 	}
 	for exists() && pause() {
 	}
-	err = errors.Join(controller.Stop(ctx), agent.Stop(ctx), u.api.CoreV1().Pods(install.AgentAccount).Delete(ctx, agent.Pod, metav1.DeleteOptions{GracePeriodSeconds: new(int64)}))
-	return errors.Join(err, u.api.DiscoveryV1().EndpointSlices(install.Namespace).Delete(ctx, "autohealer-webhook-1", metav1.DeleteOptions{}))
+	return errors.Join(controller.Stop(ctx), agent.Stop(ctx), u.api.CoreV1().Pods(install.AgentAccount).Delete(ctx, agent.Pod, metav1.DeleteOptions{GracePeriodSeconds: new(int64)}), leave(ctx))
 }
 
 func (u userCluster) kubectl(t *testing.T, args ...string) string {

@@ -72,16 +72,16 @@ func RunJobs(tb testing.TB, c *testbed.Cluster) {
 }
 
 // StartDeployed runs a controller with the token and the arguments of the Deployment of the chart,
-// behind the Service of the webhook, and returns when it is alive. No controller of Kubernetes may
-// write the endpoints of the pods.
-func StartDeployed(ctx context.Context, c *testbed.Cluster) (*Controller, error) {
+// behind the Service of the webhook, and returns when it is alive. leave removes it from the Service.
+// No controller of Kubernetes may write the endpoints of the pods.
+func StartDeployed(ctx context.Context, c *testbed.Cluster) (controller *Controller, leave func(context.Context) error, err error) {
 	api, err := kubernetes.NewForConfig(c.AdminConfig())
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	deployment, err := api.AppsV1().Deployments(Namespace).Get(ctx, Account, metav1.GetOptions{})
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	args := slices.Clone(deployment.Spec.Template.Spec.Containers[0].Args)
 	for i := range args {
@@ -89,17 +89,17 @@ func StartDeployed(ctx context.Context, c *testbed.Cluster) (*Controller, error)
 	}
 	address, err := c.Address()
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	port := address[strings.LastIndex(address, ":")+1:]
-	controller, err := Start(ctx, c, Options{Args: append(args, "--webhook-bind-address=:"+port), Unready: true})
+	controller, err = Start(ctx, c, Options{Args: append(args, "--webhook-bind-address=:"+port), Unready: true})
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	number, err := strconv.Atoi(port)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	_, err = AddEndpoints(ctx, c, number)
-	return controller, err
+	leave, err = AddEndpoints(ctx, c, number)
+	return controller, leave, err
 }

@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/yaml"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/resourcestack/autohealer/deploy"
 	"github.com/resourcestack/autohealer/internal/testbed"
@@ -110,8 +111,9 @@ func EndpointSlice(port int) (*discoveryv1.EndpointSlice, error) {
 }
 
 // AddEndpoints adds a controller that listens on a port of this machine to the Service of the
-// webhook, and returns a function that removes it. A new API server reads EndpointSlices, that of
-// Kubernetes 1.30 reads Endpoints, and controllers of Kubernetes write both in a real cluster.
+// webhook, and returns a function that removes it, unless its namespace is already deleted. A new
+// API server reads EndpointSlices, that of Kubernetes 1.30 reads Endpoints, and controllers of
+// Kubernetes write both in a real cluster.
 func AddEndpoints(ctx context.Context, c *testbed.Cluster, port int) (remove func(context.Context) error, err error) {
 	slice, err := EndpointSlice(port)
 	if err != nil {
@@ -135,7 +137,8 @@ func AddEndpoints(ctx context.Context, c *testbed.Cluster, port int) (remove fun
 		return nil, err
 	}
 	return func(ctx context.Context) error {
-		return errors.Join(slices.Delete(ctx, slice.Name, metav1.DeleteOptions{}), endpoints.Delete(ctx, slice.Name, metav1.DeleteOptions{}))
+		ofSlice, ofEndpoints := slices.Delete(ctx, slice.Name, metav1.DeleteOptions{}), endpoints.Delete(ctx, slice.Name, metav1.DeleteOptions{})
+		return errors.Join(client.IgnoreNotFound(ofSlice), client.IgnoreNotFound(ofEndpoints))
 	}, nil
 }
 
