@@ -44,7 +44,7 @@ func TestAlerts(t *testing.T) {
 			testkit.Check(t, metrics[name], "%s uses %s, which no program has", rule.Alert, name)
 		}
 	}
-	testkit.Check(t, len(rules.Groups[0].Rules) == 12, "there are %d alerts", len(rules.Groups[0].Rules))
+	testkit.Check(t, len(rules.Groups[0].Rules) == 13, "there are %d alerts", len(rules.Groups[0].Rules))
 }
 
 // definedMetrics returns the names of metrics in the source code.

@@ -42,7 +42,9 @@ func TestPrometheus(t *testing.T) {
 		r.kubectl(t, "apply", "--server-side", "-f", filepath.Join(prometheusOperator(t), "example/prometheus-operator-crd/monitoring.coreos.com_"+kind+".yaml"))
 	}
 	r.kubectl(t, "wait", "--for=condition=Established", "--timeout=1m", "crd/podmonitors.monitoring.coreos.com", "crd/servicemonitors.monitoring.coreos.com", "crd/prometheusrules.monitoring.coreos.com")
-	testkit.Must(t, r.upgrade(t, "--set", "enforce={Taint},controller.metrics.secure=true,controller.metrics.serviceMonitor.enabled=true,controller.metrics.serviceMonitor.interval=30s,"+
+	statements := filepath.Join(t.TempDir(), "statements.yaml")
+	testkit.Must(t, os.WriteFile(statements, []byte("statements: [{type: XidError, status: 'True'}]"), 0o600))
+	testkit.Must(t, r.upgrade(t, "--set", "enforce={Taint},controller.args={--repair-statements="+statements+"},controller.metrics.secure=true,controller.metrics.serviceMonitor.enabled=true,controller.metrics.serviceMonitor.interval=30s,"+
 		"agent.metrics.podMonitor.enabled=true,agent.metrics.podMonitor.labels.release=main,prometheusRule.enabled=true,grafanaDashboard.enabled=true"))
 	controller := r.runsController(t)
 	kernelLog := filepath.Join(t.TempDir(), "kernel.log")
@@ -90,6 +92,34 @@ func TestPrometheus(t *testing.T) {
 	})
 	t.Run("answers every query of the dashboard", func(t *testing.T) { p.answersDashboard(t, r) })
 	t.Run("evaluates every alert", p.evaluatesAlerts)
+	t.Run("reloads the file of --repair-statements", func(t *testing.T) { p.reloadsStatements(t, r, statements) })
+}
+
+// reloadsStatements edits the file under a running controller.
+func (p prometheus) reloadsStatements(t *testing.T, r release, path string) {
+	r.kubectl(t, "apply", "-f", file(t, `{"apiVersion": "autohealer.resourcestack.com/v1alpha1", "kind": "RepairPolicy", "metadata": {"name": "static"}, "spec": {"selector": {}, "repair": {}}}`))
+	for _, step := range []struct {
+		about, statements string
+		inForce           bool
+		unhealthy         string
+	}{
+		{"the node has no condition of the first file", "", true, "0"},
+		{"a new condition makes the node unhealthy", "statements: [{type: KernelDeadlock, status: 'True'}]", true, "1"},
+		{"a mistake changes nothing", "statements: [{type: XidError, state: 'True'}]", false, "1"},
+		{"the correction is in force", "statements: [{type: XidError, status: 'True'}]", true, "0"},
+	} {
+		if step.statements != "" {
+			testkit.Must(t, os.WriteFile(path, []byte(step.statements), 0o600))
+		}
+		testkit.Eventually(t, step.about, func() error {
+			got := r.kubectl(t, "get", "repairpolicy", "static", "-o", "jsonpath={.status.nodes} {.status.unhealthy}")
+			inForce, err := p.query("autohealer_repair_statements_in_force == 1")
+			if err == nil && (got != "5 "+step.unhealthy || inForce == 1 != step.inForce) {
+				err = fmt.Errorf("nodes and unhealthy are %q, and %d of 1 files are in force", got, inForce)
+			}
+			return err
+		})
+	}
 }
 
 // prometheusOperator returns the folder of the source of Prometheus' operator.

@@ -132,7 +132,7 @@ func assemble(mgr manager.Manager, config *rest.Config, scheme *runtime.Scheme, 
 	if err != nil {
 		return fmt.Errorf("--repair-statements: %w", err)
 	}
-	if err := mgr.Add(onEveryReplica(statements.Run)); err != nil {
+	if err := errors.Join(metrics.Registry.Register(statements.Metrics()), mgr.Add(onEveryReplica(statements.Run))); err != nil {
 		return err
 	}
 	repairs, err := o.repairs.config(statements, log)

@@ -9,7 +9,10 @@ import (
 	"sync"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"github.com/resourcestack/autohealer/internal/dialect"
+	"github.com/resourcestack/autohealer/internal/metricset"
 )
 
 // readInterval is how often the file of the user is read. The kubelet needs a minute to write
@@ -19,17 +22,23 @@ const readInterval = 5 * time.Second
 // Source has the statements of the providers and of the user's newest valid file. It is safe for
 // concurrent use.
 type Source struct {
-	path string // empty without a file
-	log  *slog.Logger
+	path    string // empty without a file
+	log     *slog.Logger
+	inForce prometheus.Gauge
 
 	mu      sync.Mutex
 	latest  *dialect.Statements
 	changed chan struct{} // closed at the next change
+	invalid bool          // the file has no valid statements now
+	refused bool          // the controller keeps earlier statements in force
 }
 
 // NewSource reads the file of the user; an empty path means none.
 func NewSource(path string, log *slog.Logger) (*Source, error) {
-	s := &Source{path: path, log: log, changed: make(chan struct{})}
+	s := &Source{path: path, log: log, changed: make(chan struct{}), inForce: prometheus.NewGauge(prometheus.GaugeOpts{
+		Name: "autohealer_repair_statements_in_force",
+		Help: "Whether the newest version of the file of --repair-statements is in force (1), or it is missing, has a mistake, or would make a policy invalid (0): then earlier statements stay in force. 1 without a file.",
+	})}
 	if path == "" {
 		s.set(File{})
 		return s, nil
@@ -48,13 +57,26 @@ func (s *Source) Latest() (*dialect.Statements, <-chan struct{}) {
 	return s.latest, s.changed
 }
 
-func (s *Source) set(file File) {
-	statements := Statements(file)
+// Refuse tells the source whether its newest statements are not put in force.
+func (s *Source) Refuse(is bool) { s.update(func() { s.refused = is }) }
+
+// Metrics says whether the newest version of the file is in force.
+func (s *Source) Metrics() prometheus.Collector { return s.inForce }
+
+func (s *Source) update(change func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.latest = &statements
-	close(s.changed)
-	s.changed = make(chan struct{})
+	change()
+	s.inForce.Set(metricset.Bool(!s.invalid && !s.refused))
+}
+
+func (s *Source) set(file File) {
+	statements := Statements(file)
+	s.update(func() {
+		s.latest, s.invalid, s.refused = &statements, false, false
+		close(s.changed)
+		s.changed = make(chan struct{})
+	})
 }
 
 func (s *Source) parse(text []byte) error {
@@ -80,6 +102,7 @@ func (s *Source) Run(ctx context.Context) error {
 	}
 	for {
 		if err != nil {
+			s.update(func() { s.invalid = true })
 			s.log.Error("repair statements not reloaded: correct the file; the previous statements stay in force", "file", s.path, "err", err)
 		}
 		text := last

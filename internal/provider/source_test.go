@@ -12,6 +12,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
 	"github.com/resourcestack/autohealer/internal/dialect"
 	"github.com/resourcestack/autohealer/internal/provider"
 	"github.com/resourcestack/autohealer/internal/testkit"
@@ -40,17 +42,27 @@ func TestTheFileOfTheUserIsReadAgain(t *testing.T) {
 			t.Helper()
 			testkit.Check(t, strings.Count(log.String(), text) == times, "want %d times %q:\n%s", times, text, &log)
 		}
+		inForce := func(want float64) {
+			t.Helper()
+			testkit.Same(t, testutil.ToFloat64(source.Metrics()), want, "autohealer_repair_statements_in_force")
+		}
 		has("XidError")
+		inForce(1)
 
 		_, changed := source.Latest()
 		writes("statements: [{type: DiskBroken, status: 'True'}]")
 		<-changed
 		has("DiskBroken")
+		source.Refuse(true)
+		inForce(0)
+		source.Refuse(false)
+		inForce(1)
 
 		writes("statements: [{type: DiskBroken, state: 'True'}]")
 		time.Sleep(time.Minute) //nolint:forbidigo // advances the clock of the synctest bubble
 		has("DiskBroken")
 		logged("repair statements not reloaded", 1)
+		inForce(0)
 		testkit.Must(t, os.Remove(path))
 		time.Sleep(time.Minute) //nolint:forbidigo // advances the clock of the synctest bubble
 		has("DiskBroken")
@@ -60,6 +72,7 @@ func TestTheFileOfTheUserIsReadAgain(t *testing.T) {
 		writes("statements: [{type: FanBroken, status: 'True'}]")
 		<-changed
 		has("FanBroken")
+		inForce(1)
 		stop()
 		testkit.Must(t, <-ended)
 	})

@@ -15,6 +15,8 @@ type StatementSource interface {
 	// Latest returns the newest statements, and a channel that is closed when there are newer
 	// ones.
 	Latest() (*dialect.Statements, <-chan struct{})
+	// Refuse tells whether the newest statements are not put in force.
+	Refuse(is bool)
 }
 
 // refusedStatements are statements that are not in force because a policy would not be valid
@@ -50,9 +52,11 @@ func (r *Policy) takeStatements(now time.Time) {
 			r.host.Logger().Error("repair statements not in force: correct the file or the policy", "why", problem)
 		}
 		r.refused = refusedStatements{latest, problem}
+		r.cfg.Statements.Refuse(true)
 		return
 	}
 	r.statements, r.refused, r.changed = latest, refusedStatements{}, true
+	r.cfg.Statements.Refuse(false)
 	for _, pol := range r.policies {
 		r.judge(pol) // a version that was invalid may be valid now
 	}

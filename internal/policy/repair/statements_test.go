@@ -9,13 +9,14 @@ import (
 
 	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
 	"github.com/resourcestack/autohealer/internal/dialect"
+	"github.com/resourcestack/autohealer/internal/testkit"
 	"github.com/resourcestack/autohealer/internal/treatment/nodeclaim"
 )
 
 // New statements are in force at once. Statements with which a policy would be invalid are
 // refused until the policy changes, and its rule stays.
 func TestNewStatements(t *testing.T) {
-	box := &statementBox{&dialect.Statements{Pools: brokenStates, Static: brokenStates}}
+	box := &statementBox{latest: &dialect.Statements{Pools: brokenStates, Static: brokenStates}}
 	states := func(kind, toleration string) {
 		stated := []dialect.RepairStatement{{Type: kind, Status: "True", Toleration: toleration}}
 		box.latest = &dialect.Statements{Pools: stated, Static: stated}
@@ -47,10 +48,12 @@ func TestNewStatements(t *testing.T) {
 		if got := h.repairs.refused.problem; !strings.HasPrefix(got, "the repair block of NodePool default would be invalid: ") {
 			t.Errorf("the statements are refused because %q", got)
 		}
+		testkit.Check(t, box.refused, "the source does not know that its statements are refused")
 		h.noPool("default")
 		h.runRound()
 		if got := h.repairs.refused.problem; got != "" || h.repairs.statements != box.latest {
 			t.Errorf("the statements are still refused because %q", got)
 		}
+		testkit.Check(t, !box.refused, "the source does not know that its statements are in force")
 	}, func(c *Config) { c.Statements = box })
 }
