@@ -11,7 +11,10 @@ import (
 type Metrics struct {
 	metricset.Set
 	limit, used, held *prometheus.GaugeVec
+	shown             map[series]bool
 }
+
+type series struct{ rail, domain string }
 
 // NewMetrics returns unregistered metrics.
 func NewMetrics() *Metrics {
@@ -27,18 +30,25 @@ func NewMetrics() *Metrics {
 	return m
 }
 
-// set replaces the numbers of all rails.
+// set replaces the numbers of all rails. It never deletes the series of a rail that stays, because a
+// scrape at that time would find none.
 func (m *Metrics) set(use triage.RailUse) {
-	for _, vec := range []*prometheus.GaugeVec{m.limit, m.used, m.held} {
-		vec.Reset()
-	}
+	stale := m.shown
+	m.shown = map[series]bool{}
 	for _, rail := range use.Rails {
 		name := railNames[rail.Rail]
+		m.shown[series{name, rail.Domain}] = true
+		delete(stale, series{name, rail.Domain})
 		m.held.WithLabelValues(name, rail.Domain).Set(float64(rail.Held))
 		if rail.Rail == triage.LastNode || rail.Rail == triage.OnHold {
 			continue
 		}
 		m.limit.WithLabelValues(name, rail.Domain).Set(float64(rail.Limit))
 		m.used.WithLabelValues(name, rail.Domain).Set(float64(rail.Used))
+	}
+	for old := range stale {
+		for _, vec := range []*prometheus.GaugeVec{m.limit, m.used, m.held} {
+			vec.DeleteLabelValues(old.rail, old.domain)
+		}
 	}
 }
