@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net/http"
 	"net/url"
 	"os"
@@ -26,7 +27,7 @@ import (
 // TestPrometheus installs the chart with everything for monitoring. A real Prometheus scrapes the
 // controller and an agent with the token that the chart makes, and answers the queries of the
 // dashboard and of the alerts. The CRDs of Prometheus' operator validate the monitors, also those of
-// the examples.
+// the examples, and Prometheus gets its settings from them.
 func TestPrometheus(t *testing.T) {
 	t.Parallel()
 	r := release{folder: t.TempDir(), cluster: cluster{testbed.New(t, testbed.Config{
@@ -49,17 +50,17 @@ func TestPrometheus(t *testing.T) {
 	controller := r.runsController(t)
 	kernelLog := filepath.Join(t.TempDir(), "kernel.log")
 	testkit.Must(t, os.WriteFile(kernelLog, nil, 0o600))
-	agent := testkit.Value(install.StartAgent(t.Context(), r.Cluster, install.AgentOptions{Node: mine, Args: []string{
-		"--metrics-secure", "--config.system-log-monitor=" + file(t, `{
+	started := testkit.Value(install.StartAgent(t.Context(), r.Cluster, install.AgentOptions{Node: mine, Args: append(r.agentMetrics(t),
+		"--config.system-log-monitor="+file(t, `{
 			"plugin": "filelog", "logPath": "`+kernelLog+`", "pluginConfig": {"timestamp": "^(\\S+)", "message": "^\\S+ (.*)", "timestampFormat": "2006-01-02T15:04:05Z07:00"}, "source": "kernel-monitor",
 			"conditions": [{"type": "KernelDeadlock", "reason": "KernelHasNoDeadlock", "message": "kernel has no deadlock"}],
 			"rules": [{"type": "permanent", "condition": "KernelDeadlock", "reason": "DockerHung", "pattern": "task docker:\\w+ blocked for more than \\w+ seconds\\."}]}`),
-	}})).Must(t)
+	)})).Must(t)
 	r.kubectl(t, "apply", "-f", file(t, chartPolicy))
 
 	t.Run("accepts what Helm renders from every example of values", r.takesValues)
 
-	p := r.runsPrometheus(t, map[string]string{"controller": controller.Metrics, "agent": agent.Metrics})
+	p := r.runsPrometheus(t, []scrape{r.controllerScrape(t, controller.Metrics), r.agentScrape(t, started.Metrics)})
 	line := time.Now().Format(time.RFC3339) + " task docker:20744 blocked for more than 120 seconds.\n"
 	testkit.Must(t, os.WriteFile(kernelLog, []byte(line), 0o600))
 	testkit.Eventually(t, "the taint of the user's policy", func() error {
@@ -135,18 +136,109 @@ func prometheusOperator(t *testing.T) string {
 // prometheus is the base URL of a running Prometheus.
 type prometheus string
 
-// runsPrometheus runs a Prometheus that scrapes each program, with the token of the chart.
-func (r release) runsPrometheus(t *testing.T, programs map[string]string) prometheus {
+// agentMetrics returns the arguments of the DaemonSet about metrics, for a pod on this machine.
+func (r release) agentMetrics(t *testing.T) (args []string) {
+	t.Helper()
+	set := testkit.Value(clientFor(t, r.AdminConfig()).AppsV1().DaemonSets(agent).Get(t.Context(), "autohealer-agent", metav1.GetOptions{})).Must(t)
+	container := set.Spec.Template.Spec.Containers[0]
+	for _, arg := range container.Args {
+		if strings.HasPrefix(arg, "--metrics-") || strings.HasPrefix(arg, "--prometheus-") {
+			args = append(args, arg)
+		}
+	}
+	testkit.Require(t, slices.Equal(args, []string{"--metrics-secure", "--prometheus-address=$(POD_IP)"}), "the arguments about metrics are %q", args)
+	hasAddress := slices.ContainsFunc(container.Env, func(v corev1.EnvVar) bool {
+		return v.Name == "POD_IP" && v.ValueFrom != nil && v.ValueFrom.FieldRef != nil && v.ValueFrom.FieldRef.FieldPath == "status.podIP"
+	})
+	testkit.Check(t, hasAddress, "POD_IP is not the address of the pod: %+v", container.Env)
+	return []string{args[0], strings.ReplaceAll(args[1], "$(POD_IP)", "127.0.0.1")}
+}
+
+// scrape is a program to scrape, and how its monitor says to do it.
+type scrape struct {
+	job, address string
+	endpoint     monitorEndpoint
+}
+
+// monitor is a ServiceMonitor or a PodMonitor.
+type monitor struct {
+	Spec struct {
+		Selector                       metav1.LabelSelector
+		Endpoints, PodMetricsEndpoints []monitorEndpoint
+	}
+}
+
+type monitorEndpoint struct {
+	Port, Scheme, BearerTokenFile string
+	Authorization                 struct{ Credentials corev1.SecretKeySelector }
+	TLSConfig                     struct{ InsecureSkipVerify bool }
+}
+
+// controllerScrape follows the ServiceMonitor to the port of the Deployment.
+func (r release) controllerScrape(t *testing.T, address string) scrape {
+	t.Helper()
+	api := clientFor(t, r.AdminConfig())
+	var m monitor
+	r.getJSON(t, &m, "servicemonitor", "-n", namespace, account)
+	endpoint := m.Spec.Endpoints[0]
+	deployment := testkit.Value(api.AppsV1().Deployments(namespace).Get(t.Context(), account, metav1.GetOptions{})).Must(t)
+	services := testkit.Value(api.CoreV1().Services(namespace).List(t.Context(), metav1.ListOptions{LabelSelector: metav1.FormatLabelSelector(&m.Spec.Selector)})).Must(t)
+	var ports []int32
+	for _, service := range services.Items {
+		for _, port := range service.Spec.Ports {
+			if port.Name == endpoint.Port {
+				testkit.Check(t, selects(service.Spec.Selector, deployment.Spec.Template), "Service %s selects %v, not the pods of the controller", service.Name, service.Spec.Selector)
+				ports = append(ports, portNamed(deployment.Spec.Template.Spec, port.TargetPort.StrVal))
+			}
+		}
+	}
+	testkit.Check(t, slices.Equal(ports, []int32{8080}), "the ServiceMonitor leads to the ports %v, and the controller serves its metrics on 8080", ports)
+	testkit.Check(t, endpoint.BearerTokenFile != "", "the ServiceMonitor names no token")
+	return scrape{"autohealer-controller", address, endpoint}
+}
+
+// agentScrape follows the PodMonitor to the port of the DaemonSet.
+func (r release) agentScrape(t *testing.T, address string) scrape {
+	t.Helper()
+	var m monitor
+	r.getJSON(t, &m, "podmonitor", "-n", agent, "autohealer-agent")
+	endpoint := m.Spec.PodMetricsEndpoints[0]
+	template := testkit.Value(clientFor(t, r.AdminConfig()).AppsV1().DaemonSets(agent).Get(t.Context(), "autohealer-agent", metav1.GetOptions{})).Must(t).Spec.Template
+	testkit.Check(t, selects(m.Spec.Selector.MatchLabels, template), "the PodMonitor selects %v, and the pods are %v", m.Spec.Selector, template.Labels)
+	testkit.Same(t, portNamed(template.Spec, endpoint.Port), 20257, "the port to which the PodMonitor leads")
+	return scrape{"autohealer-agent", address, endpoint}
+}
+
+func selects(labels map[string]string, template corev1.PodTemplateSpec) bool {
+	has := maps.Clone(template.Labels)
+	maps.Copy(has, labels)
+	return len(labels) > 0 && maps.Equal(has, template.Labels)
+}
+
+// portNamed returns the port of a container, 0 without one.
+func portNamed(pod corev1.PodSpec, name string) int32 {
+	for _, port := range pod.Containers[0].Ports {
+		if port.Name == name {
+			return port.ContainerPort
+		}
+	}
+	return 0
+}
+
+// runsPrometheus runs a Prometheus that scrapes each program as its monitor says, both with the token
+// to which the PodMonitor refers.
+func (r release) runsPrometheus(t *testing.T, programs []scrape) prometheus {
 	t.Helper()
 	folder := t.TempDir()
 	api := clientFor(t, r.AdminConfig())
+	reference := programs[len(programs)-1].endpoint.Authorization.Credentials
 	var token []byte
 	testkit.Eventually(t, "the token of the chart", func() error {
-		secret, err := api.CoreV1().Secrets(agent).Get(t.Context(), "autohealer-metrics-reader", metav1.GetOptions{})
-		if err != nil || len(secret.Data[corev1.ServiceAccountTokenKey]) == 0 {
+		secret, err := api.CoreV1().Secrets(agent).Get(t.Context(), reference.Name, metav1.GetOptions{})
+		if err != nil || len(secret.Data[reference.Key]) == 0 {
 			return fmt.Errorf("it has no token (%w)", err)
 		}
-		token = secret.Data[corev1.ServiceAccountTokenKey]
+		token = secret.Data[reference.Key]
 		return nil
 	})
 	tokenFile := filepath.Join(folder, "token")
@@ -154,8 +246,8 @@ func (r release) runsPrometheus(t *testing.T, programs map[string]string) promet
 	var config strings.Builder
 	// The interval is also the timeout of a scrape.
 	fmt.Fprintf(&config, "global: {scrape_interval: 5s, evaluation_interval: 5s}\nrule_files: [%s]\nscrape_configs:\n", testkit.Value(filepath.Abs("chart/alerts.yaml")).Must(t))
-	for name, address := range programs {
-		fmt.Fprintf(&config, "- {job_name: autohealer-%s, scheme: https, authorization: {credentials_file: %s}, tls_config: {insecure_skip_verify: true}, static_configs: [{targets: [%q]}]}\n", name, tokenFile, address)
+	for _, s := range programs {
+		fmt.Fprintf(&config, "- {job_name: %s, scheme: %q, authorization: {credentials_file: %s}, tls_config: {insecure_skip_verify: %t}, static_configs: [{targets: [%q]}]}\n", s.job, s.endpoint.Scheme, tokenFile, s.endpoint.TLSConfig.InsecureSkipVerify, s.address)
 	}
 	address := testkit.Value(r.Address()).Must(t)
 	testkit.Value(r.Run(t.Context(), testbed.Program{
