@@ -18,6 +18,7 @@ import (
 	"path"
 	"runtime"
 	"strings"
+	"sync/atomic"
 	"time"
 )
 
@@ -47,10 +48,11 @@ func (r release) url(path string) string {
 	return "https://" + r.host + path
 }
 
-// downloader downloads programs. It tries a host that cannot be reached only once, so that a machine
-// without a network does not wait for each program.
+// downloader downloads programs. It tries a host that cannot be reached, or that stops sending, only
+// once, so that a machine without a network does not wait for each program.
 type downloader struct {
 	client *http.Client
+	stall  time.Duration    // a download ends when nothing arrives for so long
 	failed map[string]error // by host
 }
 
@@ -58,7 +60,7 @@ func newDownloader() *downloader {
 	transport := http.DefaultTransport.(*http.Transport).Clone()
 	transport.DialContext = (&net.Dialer{Timeout: 5 * time.Second}).DialContext
 	transport.TLSHandshakeTimeout, transport.ResponseHeaderTimeout = 5*time.Second, 10*time.Second
-	return &downloader{client: &http.Client{Transport: transport}, failed: map[string]error{}}
+	return &downloader{client: &http.Client{Transport: transport}, stall: 30 * time.Second, failed: map[string]error{}}
 }
 
 // fetch downloads a program to a file and checks its checksum. The file is incomplete after an error.
@@ -158,7 +160,29 @@ func (d *downloader) get(ctx context.Context, address string) (body io.ReadClose
 		response.Body.Close()
 		return nil, 0, fmt.Errorf("%s: %s", address, response.Status)
 	}
-	return response.Body, response.ContentLength, nil
+	return &download{ReadCloser: response.Body, from: d, host: host}, response.ContentLength, nil
+}
+
+// download is the body of a response. It ends with an error when nothing arrives for a while.
+type download struct {
+	io.ReadCloser
+	from       *downloader
+	host       string
+	hasStalled atomic.Bool
+}
+
+func (d *download) Read(into []byte) (int, error) {
+	timer := time.AfterFunc(d.from.stall, func() {
+		d.hasStalled.Store(true)
+		d.ReadCloser.Close() // ends the call of Read
+	})
+	defer timer.Stop()
+	n, err := d.ReadCloser.Read(into)
+	if err != nil && d.hasStalled.Load() {
+		err = fmt.Errorf("%s has sent nothing for %s", d.host, d.from.stall)
+		d.from.failed[d.host] = err
+	}
+	return n, err
 }
 
 // counter shows how much was downloaded.

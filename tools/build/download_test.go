@@ -7,6 +7,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -17,6 +18,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 )
 
 // script is what the maintainers publish in place of the miniature.
@@ -103,6 +105,28 @@ func TestDownload(t *testing.T) {
 		t.Setenv(mirrorVariable, server.URL)
 		if is, said := downloaded(t, official, inArchive); is || strings.Count(said, "cannot be reached: ") != 2 {
 			t.Errorf("downloaded: %t, want the reason for each of two programs in the output:\n%s", is, said)
+		}
+	})
+	t.Run("a stalled download", func(t *testing.T) {
+		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			w.Header().Set("Content-Length", strconv.Itoa(len(script)))
+			fmt.Fprint(w, script[:4])
+			w.(http.Flusher).Flush()
+			<-r.Context().Done()
+		}))
+		defer server.Close()
+		d := newDownloader()
+		d.stall = 100 * time.Millisecond
+		body, _, err := d.get(t.Context(), server.URL)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer body.Close()
+		if text, err := io.ReadAll(body); err == nil || !strings.Contains(err.Error(), "has sent nothing for 100ms") {
+			t.Errorf("%q arrived, with the error %v", text, err)
+		}
+		if _, _, err := d.get(t.Context(), server.URL); err == nil || !strings.Contains(err.Error(), "has sent nothing for 100ms") {
+			t.Errorf("the host is tried again, with the error %v", err)
 		}
 	})
 	t.Run("not asked for", func(t *testing.T) {
