@@ -467,8 +467,16 @@ func (r *inCluster) finish(ctx context.Context) error {
 		uninstall += " --no-hooks"
 	}
 	if r.keep {
-		r.printer.say("Autohealer stays installed, in mode Observe. docs/how-to/observe-first.md shows how to let it act. To remove it: %s", uninstall)
-		return nil
+		switch is, err := r.hasRelease(ctx); {
+		case err != nil:
+			return fmt.Errorf("looking for the release %s: %w", releaseName, err)
+		case is && r.hasRun:
+			r.printer.say("Autohealer stays installed, in mode Observe. docs/how-to/observe-first.md shows how to let it act. To remove it: %s", uninstall)
+			return nil
+		case is:
+			r.printer.say("the release that failed stays. To remove it: %s", uninstall)
+			return nil
+		}
 	}
 	err := withTimeout(ctx, removeTimeout, r.remove)
 	if err != nil {
@@ -502,10 +510,15 @@ func deletions(objects []string) string {
 	return commands.String()
 }
 
+// hasRelease reports whether this run has installed a release, also one that failed.
+func (r *inCluster) hasRelease(ctx context.Context) (bool, error) {
+	out, err := r.helm(ctx, "list", "--short", "--selector="+runLabel+"="+r.run)
+	return strings.TrimSpace(out) == releaseName, err
+}
+
 // remove removes the release of this run, and no other.
 func (r *inCluster) remove(ctx context.Context) error {
-	out, err := r.helm(ctx, "list", "--short", "--selector="+runLabel+"="+r.run)
-	if err != nil || strings.TrimSpace(out) != releaseName {
+	if is, err := r.hasRelease(ctx); err != nil || !is {
 		return err
 	}
 	r.printer.say("removing release %s", releaseName)

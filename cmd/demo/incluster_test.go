@@ -204,7 +204,7 @@ func (u userCluster) explainsImages(t *testing.T, before []string) {
 	kept := inTest(func(r *inCluster) { r.registry, r.tag, r.keep = "registry.example.com/team/", "v9", true })
 	testkit.Fails(t, kept.start(t.Context(), &out, currentCluster),
 		"cannot pull the image registry.example.com/team/autohealer-controller:v9: ImagePullBackOff: not found. Push the images with make images")
-	checkOutput(t, out.String(), "Autohealer stays installed", "helm uninstall autohealer --namespace autohealer-system --no-hooks")
+	checkOutput(t, out.String(), "the release that failed stays", "helm uninstall autohealer --namespace autohealer-system --no-hooks")
 
 	// Another run fails, and does not touch the release of this one.
 	first := releases()
@@ -275,7 +275,8 @@ func TestInClusterShowsWhatHelmRefuses(t *testing.T) {
 	testkit.Value(u.KubectlApply(t.Context(), operator)).Must(t)
 	u.kubectl(t, "patch", "deployment", "node-healthcheck-controller-manager", "--subresource=status", "--type=merge", "-p", `{"status": {"replicas": 1, "readyReplicas": 1}}`)
 	var out transcript
-	err := inTest(func(*inCluster) {}).start(t.Context(), &out, currentCluster)
+	err := inTest(func(r *inCluster) { r.keep = true }).start(t.Context(), &out, currentCluster)
+	testkit.Check(t, !strings.Contains(out.String(), "helm uninstall"), "the demo claims that there is a release:\n%s", out.String())
 	testkit.Fails(t, err, "medik8s' node-healthcheck-operator runs: Deployment default/node-healthcheck-controller-manager has ready replicas. Scale it to 0", "VALUES=file")
 	u.kubectl(t, "delete", "deployment", "node-healthcheck-controller-manager")
 	u.checkClean(t, out.String(), before)
