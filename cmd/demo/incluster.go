@@ -78,7 +78,9 @@ type inCluster struct {
 	run     string          // value of runLabel
 	existed map[string]bool // objects of leftovers that existed before
 	hasRun  bool            // the controller was ready
-	sets    []string        // default sets that this run has created
+	// oldFailures are the Events before the installation, of pods that could not be created.
+	oldFailures map[types.UID]corev1.Event
+	sets        []string // default sets that this run has created
 }
 
 // start connects, installs Autohealer if it is not installed, prints reports, and removes what it
@@ -114,6 +116,9 @@ func (r *inCluster) start(ctx context.Context, out io.Writer, cluster string) (e
 	}
 	r.run = strconv.FormatInt(time.Now().UnixNano(), 36)
 	if r.existed, err = r.leftovers(ctx); err != nil {
+		return err
+	}
+	if r.oldFailures, err = r.failures(ctx); err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, r.finish(context.WithoutCancel(ctx))) }()
@@ -371,14 +376,27 @@ func (r *inCluster) readPods(ctx context.Context) (found startingPods, err error
 			found.hopeless = problem
 		}
 	}
-	// These have no pods, for example because of a quota.
+	events, err := r.failures(ctx)
+	for _, uid := range slices.Sorted(maps.Keys(events)) {
+		event := events[uid]
+		if about := event.InvolvedObject; event.ResourceVersion != r.oldFailures[uid].ResourceVersion {
+			found.problems = append(found.problems, fmt.Sprintf("%s %s/%s has no pods: %s", about.Kind, about.Namespace, about.Name, event.Message))
+		}
+	}
+	return found, err
+}
+
+// failures returns the Events about objects of Autohealer whose pods cannot be created, for example
+// because of a quota. The API server keeps them for an hour.
+func (r *inCluster) failures(ctx context.Context) (map[types.UID]corev1.Event, error) {
 	events, err := r.client.CoreV1().Events("").List(ctx, metav1.ListOptions{FieldSelector: "type=Warning,reason=FailedCreate"})
 	if err != nil {
-		return found, fmt.Errorf("listing Events: %w", err)
+		return nil, fmt.Errorf("listing Events: %w", err)
 	}
+	found := map[types.UID]corev1.Event{}
 	for _, event := range events.Items {
-		if about := event.InvolvedObject; strings.HasPrefix(about.Name, "autohealer-") {
-			found.problems = append(found.problems, fmt.Sprintf("%s %s/%s has no pods: %s", about.Kind, about.Namespace, about.Name, event.Message))
+		if strings.HasPrefix(event.InvolvedObject.Name, "autohealer-") {
+			found[event.UID] = event
 		}
 	}
 	return found, nil

@@ -38,6 +38,8 @@ func TestInClusterInstallsReportsAndRemovesWhatItInstalled(t *testing.T) {
 	broken.LastTransitionTime = metav1.NewTime(time.Now().Add(-time.Hour))
 	testkit.Must(t, u.SetCondition(t.Context(), "node-0002", broken))
 	before := u.objects(t)
+	testkit.Value(u.KubectlApply(t.Context(), `{apiVersion: v1, kind: Event, metadata: {name: old, namespace: default}, type: Warning, reason: FailedCreate, message: of an earlier installation,
+		involvedObject: {apiVersion: apps/v1, kind: DaemonSet, namespace: default, name: autohealer-agent}}`)).Must(t)
 
 	t.Run("explains an image that cannot be pulled, and cleans up", func(t *testing.T) { u.explainsImages(t, before) })
 	install.RunJobs(t, u.Cluster)
@@ -232,6 +234,7 @@ func (u userCluster) reportsOnce(t *testing.T, before []string) {
 		"guardrails Observe: mode Observe: nothing new starts", "ConditionSet: 1 node due: nothing new starts: Guardrails cluster has mode Observe",
 		"node-0002 OnHold: ConditionSet/default-kernel-deadlock:", "removing release autohealer", "these objects stay",
 	)
+	testkit.Check(t, !strings.Contains(out.String(), "of an earlier installation"), "the demo prints an old Event:\n%s", out.String())
 	u.checkClean(t, out.String(), before)
 }
 
