@@ -82,7 +82,7 @@ type repairCheck func(*repairAnalysis) (problems, warnings []Problem)
 var permanentRepairChecks = []repairCheck{repairsHealthy}
 
 var admissionRepairChecks = []repairCheck{
-	poolExists, conflicts, repairConditionNames, shortToleration, unusedFields, unusualRepairBound, nodesWithoutClaim, repairSelectorNodes,
+	poolExists, conflicts, repairConditionNames, shortToleration, oldName, unusedFields, unusualRepairBound, nodesWithoutClaim, repairSelectorNodes,
 }
 
 // RepairPolicy returns all problems and warnings of a policy that is being written. A

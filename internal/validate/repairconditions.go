@@ -125,6 +125,14 @@ func shortToleration(s *repairAnalysis) (_, warnings []Problem) {
 // ReadyTimeoutsOffMessage says why a ready timeout has no effect.
 const ReadyTimeoutsOffMessage = "it has no effect, because the controller runs without --feature-gates=NodeReadyTimeoutRecovery=true"
 
+// oldName warns of the deprecated name of a field.
+func oldName(s *repairAnalysis) (_, warnings []Problem) {
+	if old := s.spec.MaxUnhealthy; old != nil && s.spec.MaxConcurrent == nil {
+		warnings = append(warnings, warning(block+".maxUnhealthy", "this is the old name of maxConcurrent; want maxConcurrent: %s", old))
+	}
+	return nil, warnings
+}
+
 // unusedFields warns of fields that have no effect in this block, and of a drain without a limit.
 func unusedFields(s *repairAnalysis) (_, warnings []Problem) {
 	if waitsFor := func(signal triage.Signal) bool { return signal.For < triage.Never }; !slices.ContainsFunc(s.rule.When.Signals, waitsFor) && (s.spec.ReadyTimeout == "" || !s.hasPool) {
