@@ -12,7 +12,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/resourcestack/autohealer/internal/dialect"
-	"github.com/resourcestack/autohealer/internal/metricset"
 )
 
 // readInterval is how often the file of the user is read. The kubelet needs a minute to write
@@ -29,15 +28,13 @@ type Source struct {
 	mu      sync.Mutex
 	latest  *dialect.Statements
 	changed chan struct{} // closed at the next change
-	invalid bool          // the file has no valid statements now
-	refused bool          // the controller keeps earlier statements in force
 }
 
 // NewSource reads the file of the user; an empty path means none.
 func NewSource(path string, log *slog.Logger) (*Source, error) {
 	s := &Source{path: path, log: log, changed: make(chan struct{}), inForce: prometheus.NewGauge(prometheus.GaugeOpts{
 		Name: "autohealer_repair_statements_in_force",
-		Help: "Whether the newest version of the file of --repair-statements is in force (1), or it is missing, has a mistake, or would make a policy invalid (0): then earlier statements stay in force. 1 without a file.",
+		Help: "Whether the newest version of the file of --repair-statements is in force (1), or it is missing or has a mistake (0): then earlier statements stay in force. 1 without a file.",
 	})}
 	if path == "" {
 		s.set(File{})
@@ -57,26 +54,17 @@ func (s *Source) Latest() (*dialect.Statements, <-chan struct{}) {
 	return s.latest, s.changed
 }
 
-// Refuse tells the source whether its newest statements are not put in force.
-func (s *Source) Refuse(is bool) { s.update(func() { s.refused = is }) }
-
 // Metrics says whether the newest version of the file is in force.
 func (s *Source) Metrics() prometheus.Collector { return s.inForce }
 
-func (s *Source) update(change func()) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	change()
-	s.inForce.Set(metricset.Bool(!s.invalid && !s.refused))
-}
-
 func (s *Source) set(file File) {
 	statements := Statements(file)
-	s.update(func() {
-		s.latest, s.invalid, s.refused = &statements, false, false
-		close(s.changed)
-		s.changed = make(chan struct{})
-	})
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.latest = &statements
+	close(s.changed)
+	s.changed = make(chan struct{})
+	s.inForce.Set(1)
 }
 
 func (s *Source) parse(text []byte) error {
@@ -102,7 +90,7 @@ func (s *Source) Run(ctx context.Context) error {
 	}
 	for {
 		if err != nil {
-			s.update(func() { s.invalid = true })
+			s.inForce.Set(0)
 			s.log.Error("repair statements not reloaded: correct the file; the previous statements stay in force", "file", s.path, "err", err)
 		}
 		text := last

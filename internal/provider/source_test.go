@@ -53,10 +53,6 @@ func TestTheFileOfTheUserIsReadAgain(t *testing.T) {
 		writes("statements: [{type: DiskBroken, status: 'True'}]")
 		<-changed
 		has("DiskBroken")
-		source.Refuse(true)
-		inForce(0)
-		source.Refuse(false)
-		inForce(1)
 
 		writes("statements: [{type: DiskBroken, state: 'True'}]")
 		time.Sleep(time.Minute) //nolint:forbidigo // advances the clock of the synctest bubble

@@ -88,13 +88,9 @@ const broken = "Broken"
 var brokenStates = []dialect.RepairStatement{{Type: broken, Status: "True", Toleration: "10m"}}
 
 // statementBox is a StatementSource.
-type statementBox struct {
-	latest  *dialect.Statements
-	refused bool
-}
+type statementBox struct{ latest *dialect.Statements }
 
 func (b *statementBox) Latest() (*dialect.Statements, <-chan struct{}) { return b.latest, nil }
-func (b *statementBox) Refuse(is bool)                                 { b.refused = is }
 
 // withNodePools runs a test with a fixture without nodes.
 func withNodePools(t *testing.T, test func(*nodePoolFixture), changes ...func(*Config)) {
@@ -113,7 +109,7 @@ func newNodePoolFixture(t *testing.T, changes ...func(*Config)) *nodePoolFixture
 // nodePoolFixtureIn returns a fixture that has not loaded anything.
 func nodePoolFixtureIn(t *testing.T, w *fakeAPI, changes ...func(*Config)) *nodePoolFixture {
 	t.Helper()
-	cfg := Config{Statements: &statementBox{latest: &dialect.Statements{Pools: brokenStates, Static: brokenStates}}}
+	cfg := Config{Statements: &statementBox{&dialect.Statements{Pools: brokenStates, Static: brokenStates}}}
 	for _, change := range changes {
 		change(&cfg)
 	}

@@ -56,9 +56,8 @@ type Policy struct {
 	inbox   *watch.Optional[*v1alpha1.RepairPolicy]
 	blocks  PoolSource
 
-	// statements are in force. They are the newest ones, unless refused says why not.
+	// statements are in force.
 	statements *dialect.Statements
-	refused    refusedStatements
 
 	machines     machine.Provider
 	remediations Remediations
