@@ -53,6 +53,7 @@ func TestAgent(t *testing.T) {
 	t.Run("lets an agent report findings up to the limits", c.staysWithinLimits)
 	t.Run("gives agents their own priority level in the API server", c.sharesAPIServer)
 	t.Run("does not affect other clients", c.ignoresOtherClients)
+	t.Run("runs the Jobs of the chart on nodes with taints of policies", c.schedulesJobs)
 }
 
 func (c cluster) installsAgent(t *testing.T) {
@@ -64,6 +65,19 @@ func (c cluster) installsAgent(t *testing.T) {
 	}
 	// Nodes of realistic size, because the admission policies compare them field by field.
 	testkit.Value(c.CreateNodes(t.Context(), testbed.RealNodes(2))).Must(t)
+}
+
+// schedulesJobs runs the scheduler on the cleanup, while every node has taints.
+func (c cluster) schedulesJobs(t *testing.T) {
+	c.kubectl(t, "taint", "nodes", "--all", "example.com/Unhealthy:NoSchedule", "example.com/Unhealthy:NoExecute")
+	c.kubectl(t, "apply", "-f", templates(t, "shared/medik8s-leases"), "-f", "cleanup.yaml")
+	testkit.Eventually(t, "the pod of the cleanup to get a node", func() error {
+		state := c.kubectl(t, "get", "pods", "-n", namespace, "-l", "batch.kubernetes.io/job-name=autohealer-cleanup", "-o", "jsonpath={range .items[*]}{.spec.nodeName}{.status.conditions}{end}")
+		if !strings.HasPrefix(state, "node-") {
+			return fmt.Errorf("its state is %q", state)
+		}
+		return nil
+	})
 }
 
 // understandsPolicies checks that the admission policies of a component compile, and that

@@ -82,7 +82,7 @@ func TestSharedObjectsLackTheLabel(t *testing.T) {
 // other components. There is no kubelet, so the test does the work of the Job.
 func (c cluster) isRemoved(t *testing.T) {
 	script := allShown(t, uninstallPage, "## With kubectl")
-	const ofKubelet = "kubectl -n autohealer-system logs job/autohealer-cleanup\n"
+	const ofKubelet = "kubectl -n autohealer-system logs -l app.kubernetes.io/name=autohealer-cleanup --tail=-1\n"
 	before, after, found := strings.Cut(script, "kubectl -n autohealer-system wait --for=condition=Complete job/autohealer-cleanup")
 	testkit.Require(t, found && strings.Contains(after, ofKubelet), "the page does not wait for the Job and show its log:\n%s", script)
 	after = strings.Replace(after, ofKubelet, "", 1)

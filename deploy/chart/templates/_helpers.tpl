@@ -119,8 +119,13 @@ helm.sh/hook-weight: "{{ index . 1 }}"
 helm.sh/hook-delete-policy: before-hook-creation,hook-succeeded
 {{- end }}
 
-{{/* autohealer.jobPod has fields of the pod of a Job. */}}
+{{/*
+autohealer.jobPod has fields of the pod of a Job. The Job tolerates every taint: the uninstallation
+removes the taints of policies, and all nodes may have one.
+*/}}
 {{- define "autohealer.jobPod" -}}
+{{- $program := index . 1 }}
+{{- with index . 0 -}}
 automountServiceAccountToken: true
 restartPolicy: Never
 {{- with .Values.imagePullSecrets }}
@@ -130,13 +135,25 @@ imagePullSecrets: {{ toJson . }}
 nodeSelector: {{ toJson . }}
 {{- end }}
 tolerations:
-- key: node-role.kubernetes.io/control-plane
+# If the node is not ready, the Job soon creates another pod, on another node.
+- key: node.kubernetes.io/not-ready
   operator: Exists
-  effect: NoSchedule
-{{- range .Values.controller.tolerations }}
-- {{ toJson . }}
-{{- end }}
+  effect: NoExecute
+  tolerationSeconds: 20
+- key: node.kubernetes.io/unreachable
+  operator: Exists
+  effect: NoExecute
+  tolerationSeconds: 20
+- operator: Exists
+affinity:
+  podAntiAffinity:
+    requiredDuringSchedulingIgnoredDuringExecution:
+    - topologyKey: kubernetes.io/hostname
+      labelSelector:
+        matchLabels:
+          app.kubernetes.io/name: autohealer-{{ $program }}
 {{ include "autohealer.podSecurity" . }}
+{{- end }}
 {{- end }}
 
 {{/* autohealer.jobContainer has fields of the container of a Job. */}}
