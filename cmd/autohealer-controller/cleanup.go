@@ -23,7 +23,7 @@ func cleanUp(ctx context.Context, args []string, out io.Writer) error {
 	s := newSubcommand("cleanup", "removes what Autohealer left in a cluster")
 	namespace := s.flags.String("namespace", ownNamespace(), "`namespace` of the controller; in a pod, the default is the namespace of the pod")
 	agents := s.flags.String("agent-lease-namespace", "", "`namespace` of the Leases of agents, if it differs from --namespace")
-	wait := s.flags.Duration("wait", time.Minute, "`duration` to wait for a controller that still holds its Lease")
+	wait := s.flags.Duration("wait", time.Minute, "`duration` in which a controller may still renew its Lease, because it is being stopped")
 	dryRun := s.flags.Bool("dry-run", false, "print what would be removed, and remove nothing")
 	if isDone, err := s.parse(args, out); isDone || err != nil {
 		return err

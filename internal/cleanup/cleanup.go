@@ -29,8 +29,8 @@ type Config struct {
 	Namespace, AgentNamespace string
 	// LeaseName is the name of the leader election Lease.
 	LeaseName string
-	// Wait is how long to wait until no controller is the leader. A controller that is
-	// being stopped holds its Lease for a while.
+	// Wait is how long a controller may renew its Lease, because it is being stopped. Then the
+	// Lease has to expire.
 	Wait time.Duration
 	// DryRun prints what would be removed, and removes nothing.
 	DryRun bool
@@ -64,15 +64,36 @@ type cleaner struct {
 	result Result
 }
 
-// awaitNoLeader waits until no controller is the leader, and fails if one still is after Wait.
+// awaitNoLeader waits until no controller holds the leader election Lease. It fails if a
+// controller renews the Lease after Wait.
 func (c *cleaner) awaitNoLeader(ctx context.Context) error {
-	for until, told := time.Now().Add(c.Wait), false; ; told = true {
-		err := c.refuseIfLed(ctx, time.Now())
-		if !errors.Is(err, ErrLeaderActive) || !time.Now().Before(until) {
-			return err
+	end := time.Now().Add(c.Wait)
+	var renewed, seen time.Time // the last renewal, and when it was first seen here
+	for {
+		lease := &coordinationv1.Lease{}
+		if err := c.Client.Get(ctx, client.ObjectKey{Namespace: c.Namespace, Name: c.LeaseName}, lease); err != nil {
+			return client.IgnoreNotFound(err)
 		}
-		if !told {
-			fmt.Fprintf(c.Out, "waiting up to %s until no controller leads: %v\n", c.Wait, err)
+		s, now := lease.Spec, time.Now()
+		if s.HolderIdentity == nil || *s.HolderIdentity == "" || s.RenewTime == nil || s.LeaseDurationSeconds == nil {
+			return nil
+		}
+		// A leader renews its Lease more often. The clock of its machine may differ from the clock
+		// here, so the Lease counts for twice its duration if only the clocks show its age.
+		duration := time.Duration(*s.LeaseDurationSeconds) * time.Second
+		isNew := !s.RenewTime.Time.Equal(renewed)
+		if !isNew && now.Sub(seen) > duration || now.After(s.RenewTime.Add(2*duration)) {
+			return nil
+		}
+		if isNew {
+			switch {
+			case renewed.IsZero():
+				fmt.Fprintf(c.Out, "waiting until %s no longer holds Lease %s/%s\n", *s.HolderIdentity, c.Namespace, c.LeaseName)
+			case now.After(end):
+				return fmt.Errorf("%w: %s holds Lease %s/%s and would put everything back; stop it (kubectl -n %s scale deployment %s --replicas=0) and run this again",
+					ErrLeaderActive, *s.HolderIdentity, c.Namespace, c.LeaseName, c.Namespace, c.LeaseName)
+			}
+			renewed, seen = s.RenewTime.Time, now
 		}
 		select {
 		case <-ctx.Done():
@@ -80,26 +101,6 @@ func (c *cleaner) awaitNoLeader(ctx context.Context) error {
 		case <-time.After(time.Second):
 		}
 	}
-}
-
-// refuseIfLed fails while a controller holds the leader election Lease.
-func (c *cleaner) refuseIfLed(ctx context.Context, now time.Time) error {
-	lease := &coordinationv1.Lease{}
-	err := c.Client.Get(ctx, client.ObjectKey{Namespace: c.Namespace, Name: c.LeaseName}, lease)
-	if err != nil {
-		return client.IgnoreNotFound(err)
-	}
-	s := lease.Spec
-	if s.HolderIdentity == nil || *s.HolderIdentity == "" || s.RenewTime == nil || s.LeaseDurationSeconds == nil {
-		return nil
-	}
-	// The clock of this machine may be ahead: after twice its duration, the Lease has
-	// certainly expired.
-	if until := s.RenewTime.Add(2 * time.Duration(*s.LeaseDurationSeconds) * time.Second); now.Before(until) {
-		return fmt.Errorf("%w: %s holds Lease %s/%s and would put everything back; stop it (kubectl -n %s scale deployment %s --replicas=0) and run this again after %s",
-			ErrLeaderActive, *s.HolderIdentity, c.Namespace, c.LeaseName, c.Namespace, c.LeaseName, until.UTC().Format(time.RFC3339))
-	}
-	return nil
 }
 
 // removed reports that something was removed.

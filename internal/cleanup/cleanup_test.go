@@ -2,6 +2,7 @@ package cleanup_test
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -76,16 +77,8 @@ func newSite(t *testing.T) *fixture {
 // run cleans up with the shipped permissions only.
 func (s *fixture) run(dryRun bool) (cleanup.Result, string, error) {
 	s.Helper()
-	return s.runAfter(0, dryRun)
-}
-
-// runAfter does the same, and waits for a controller that is the leader.
-func (s *fixture) runAfter(wait time.Duration, dryRun bool) (cleanup.Result, string, error) {
-	s.Helper()
 	var out bytes.Buffer
-	result, err := cleanup.Run(s.Context(), cleanup.Config{
-		Client: s.restricted, Namespace: namespace, AgentNamespace: namespace, LeaseName: leader, Wait: wait, DryRun: dryRun, Out: &out,
-	})
+	result, err := cleanup.Run(s.Context(), cleanup.Config{Client: s.restricted, Namespace: namespace, AgentNamespace: namespace, LeaseName: leader, DryRun: dryRun, Out: &out})
 	return result, out.String(), err
 }
 
@@ -201,15 +194,29 @@ func TestCleanup(t *testing.T) {
 	t.Run("fails_while_a_controller_is_the_leader", func(t *testing.T) {
 		lease := &coordinationv1.Lease{}
 		testkit.Must(s, s.api.Get(t.Context(), client.ObjectKey{Namespace: namespace, Name: leader}, lease))
-		lease.Spec = coordinationv1.LeaseSpec{HolderIdentity: new("pod-1"), RenewTime: new(metav1.NowMicro()), LeaseDurationSeconds: new(int32(15))}
-		testkit.Must(s, s.api.Update(t.Context(), lease))
-		if result, _, err := s.run(false); !errors.Is(err, cleanup.ErrLeaderActive) || !strings.Contains(err.Error(), "pod-1") || result != (cleanup.Result{}) {
+		renew := func(seconds int32) error {
+			lease.Spec = coordinationv1.LeaseSpec{HolderIdentity: new("pod-1"), RenewTime: new(metav1.NowMicro()), LeaseDurationSeconds: new(seconds)}
+			return s.api.Update(t.Context(), lease)
+		}
+		testkit.Must(s, renew(3600))
+		ctx, stop := context.WithCancel(t.Context())
+		renewed := make(chan error, 1)
+		go func() {
+			var err error
+			for ; err == nil && ctx.Err() == nil; time.Sleep(50 * time.Millisecond) {
+				err = renew(3600)
+			}
+			renewed <- err
+		}()
+		result, _, err := s.run(false)
+		stop()
+		testkit.Must(s, <-renewed)
+		if !errors.Is(err, cleanup.ErrLeaderActive) || !strings.Contains(err.Error(), "pod-1") || result != (cleanup.Result{}) {
 			t.Errorf("%+v, %v", result, err)
 		}
 		// The Lease of a controller that was killed expires.
-		lease.Spec.RenewTime, lease.Spec.LeaseDurationSeconds = new(metav1.NowMicro()), new(int32(1))
-		testkit.Must(s, s.api.Update(t.Context(), lease))
-		if _, out, err := s.runAfter(time.Minute, true); err != nil || !strings.Contains(out, "waiting up to 1m0s until no controller leads") {
+		testkit.Must(s, renew(2))
+		if _, out, err := s.run(true); err != nil || !strings.Contains(out, "waiting until pod-1 no longer holds Lease") {
 			t.Errorf("%v\n%s", err, out)
 		}
 	})
