@@ -40,8 +40,9 @@ func TestChart(t *testing.T) {
 	})}}
 	testkit.Value(r.CreateNodes(t.Context(), testbed.Nodes{Count: 5})).Must(t)
 	install.RunJobs(t, r.Cluster)
-	// Another tool has created the shared namespace.
+	// Another tool has created the shared namespace, and OpenShift's console shows health checks.
 	r.kubectl(t, "create", "namespace", "medik8s-leases")
+	r.runsDeployment(t, "node-healthcheck-node-remediation-console-plugin")
 	before := r.objects(t)
 
 	t.Run("renders every preset for another namespace", r.rendersPresets)
@@ -111,24 +112,20 @@ func (r release) refusesValues(t *testing.T) {
 	testkit.Fails(t, err, "The cluster has Kubernetes v1.29.4, and Autohealer needs 1.30 or newer")
 }
 
+// runsDeployment creates a Deployment of another tool in the namespace default, with a ready replica.
+func (r release) runsDeployment(t *testing.T, name string) {
+	t.Helper()
+	r.kubectl(t, "create", "deployment", name, "--image=a")
+	r.kubectl(t, "patch", "deployment", name, "--subresource=status", "--type=merge", "-p", `{"status": {"replicas": 1, "readyReplicas": 1}}`)
+}
+
 func (r release) checksFirst(t *testing.T) {
-	const operator = `
-apiVersion: apps/v1
-kind: Deployment
-metadata: {name: node-healthcheck-controller-manager, namespace: default}
-spec:
-  selector: {matchLabels: {a: b}}
-  template:
-    metadata: {labels: {a: b}}
-    spec: {containers: [{name: a, image: a}]}
-`
 	before := r.objects(t)
 	fails := func(want string) {
 		t.Helper()
 		testkit.Fails(t, r.upgrade(t), want)
 	}
-	r.kubectl(t, "apply", "-f", file(t, operator))
-	r.kubectl(t, "patch", "deployment", "node-healthcheck-controller-manager", "--subresource=status", "--type=merge", "-p", `{"status": {"replicas": 1, "readyReplicas": 1}}`)
+	r.runsDeployment(t, "node-healthcheck-controller-manager")
 	fails("medik8s' node-healthcheck-operator runs: Deployment default/node-healthcheck-controller-manager has ready replicas")
 	r.kubectl(t, "delete", "deployment", "node-healthcheck-controller-manager")
 	r.kubectl(t, "create", "clusterrole", account, "--verb=get", "--resource=nodes")
