@@ -121,23 +121,35 @@ func (r release) runsDeployment(t *testing.T, name string) {
 
 func (r release) checksFirst(t *testing.T) {
 	before := r.objects(t)
-	fails := func(want string) {
+	fails := func(want string, args ...string) {
 		t.Helper()
-		testkit.Fails(t, r.upgrade(t), want)
+		testkit.Fails(t, r.upgrade(t, args...), want)
 	}
+	leaves := func(isEarly func(object string) bool) {
+		t.Helper()
+		for object := range r.objects(t) {
+			testkit.Check(t, before[object] || isEarly(object), "a failed check has left %s", object)
+		}
+	}
+	for _, args := range [][]string{{"--skip-crds"}, {"--dry-run=server"}} {
+		fails("The CRDs are missing", args...)
+	}
+	leaves(func(string) bool { return false })
 	r.runsDeployment(t, "node-healthcheck-controller-manager")
-	fails("medik8s' node-healthcheck-operator runs: Deployment default/node-healthcheck-controller-manager has ready replicas")
+	const operatorRuns = "medik8s' node-healthcheck-operator runs: Deployment default/node-healthcheck-controller-manager has ready replicas"
+	fails(operatorRuns, "--dry-run=server")
+	fails(operatorRuns)
 	r.kubectl(t, "delete", "deployment", "node-healthcheck-controller-manager")
 	r.kubectl(t, "create", "clusterrole", account, "--verb=get", "--resource=nodes")
 	fails("Autohealer is already installed in this cluster without Helm")
 	r.kubectl(t, "annotate", "clusterrole", account, "meta.helm.sh/release-name=other", "meta.helm.sh/release-namespace=elsewhere")
 	fails("Autohealer is already installed in this cluster as release other in namespace elsewhere")
 	r.kubectl(t, "delete", "clusterrole", account)
-	for object := range r.objects(t) {
-		// Helm installs CRDs and the namespace before it renders the templates.
-		isEarly := strings.Contains(object, " CustomResourceDefinition ") || strings.Contains(object, " APIService ") || strings.HasSuffix(object, " "+namespace) || strings.Contains(object, " "+namespace+" ")
-		testkit.Check(t, before[object] || isEarly, "a failed check has left %s", object)
-	}
+	fails("at '/preset': value must be one of", "--set", "preset=gke")
+	// Helm installs CRDs before it renders the templates, and Kubernetes serves their APIs.
+	leaves(func(object string) bool {
+		return strings.Contains(object, " CustomResourceDefinition ") || strings.Contains(object, " APIService ")
+	})
 }
 
 const chartPolicy = `
