@@ -96,15 +96,16 @@ func (r release) rendersPresets(t *testing.T) {
 
 func (r release) refusesValues(t *testing.T) {
 	for value, want := range map[string]string{
-		"preset=gke":                              "at '/preset': value must be one of 'default', 'eks', 'baremetal', 'gpu', 'openshift'",
-		"enforce={Tain}":                          "at '/enforce/0': value must be one of 'Taint', 'Remediate', 'Repair'",
-		"agent.privilegd=true":                    "at '/agent': additional properties 'privilegd' not allowed",
-		"agent.privileged=maybe":                  "at '/agent/privileged': got string, want null or boolean",
-		"networkPolicy.enabled=true":              "networkPolicy.apiServers: is empty",
-		"guardrails.spec.mode=Foo":                "at '/guardrails/spec': additional properties 'mode' not allowed",
-		"images.agent=null":                       "at '/images': missing property 'agent'",
-		"agent.runtimeSocket=/run/a.sock":         "cannot mount all of /run",
-		"enforce={Taint},guardrails.create=false": "enforce: has no effect with guardrails.create=false",
+		"preset=gke":                                        "at '/preset': value must be one of 'default', 'eks', 'baremetal', 'gpu', 'openshift'",
+		"enforce={Tain}":                                    "at '/enforce/0': value must be one of 'Taint', 'Remediate', 'Repair'",
+		"agent.privilegd=true":                              "at '/agent': additional properties 'privilegd' not allowed",
+		"agent.privileged=maybe":                            "at '/agent/privileged': got string, want null or boolean",
+		"networkPolicy.enabled=true":                        "networkPolicy.apiServers: is empty",
+		"guardrails.spec.mode=Foo":                          "at '/guardrails/spec': additional properties 'mode' not allowed",
+		"images.agent=null":                                 "at '/images': missing property 'agent'",
+		"agent.runtimeSocket=/run/a.sock":                   "cannot mount all of /run",
+		"enforce={Taint},guardrails.create=false":           "enforce: has no effect with guardrails.create=false",
+		"createNamespace=true,agent.namespace=" + namespace: "this namespace is restricted and refuses the agents: want another namespace",
 	} {
 		testkit.Fails(t, r.upgrade(t, "--dry-run=client", "--set", value), want)
 	}
