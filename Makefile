@@ -86,7 +86,7 @@ generate-reference = go run ./docs/generate . "$$made"
 PAGES := docs/reference/{conditions,crds,events,flags,metrics}.md
 
 # What both make, beside the files zz_generated.* in api.
-GENERATED := deploy/chart/crds deploy/chart/files deploy/install.yaml deploy/cleanup.yaml deploy/extras deploy/defaults deploy/karpenter/nodepool-repair.json $(PAGES) NOTICE
+GENERATED := deploy/chart/crds deploy/chart/files deploy/chart/values.schema.json deploy/install.yaml deploy/cleanup.yaml deploy/extras deploy/defaults deploy/karpenter/nodepool-repair.json $(PAGES) NOTICE
 
 .PHONY: generators test-programs
 generators:

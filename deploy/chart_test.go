@@ -21,15 +21,12 @@ import (
 
 // release is a cluster in which a real Helm installs the chart. There is no kubelet: the test runs
 // the pods of Jobs, and one controller in place of the Deployment's pods.
-type release struct {
-	cluster
-	folder string // Helm's own files
-}
+type release struct{ cluster }
 
 // TestChart installs, upgrades and uninstalls the chart.
 func TestChart(t *testing.T) {
 	t.Parallel()
-	r := release{folder: t.TempDir(), cluster: cluster{testbed.New(t, testbed.Config{
+	r := release{cluster{testbed.New(t, testbed.Config{
 		ControllerManager: true,
 		Flags: testbed.Flags{
 			APIServer: []string{"--enable-aggregator-routing=true"},
@@ -45,8 +42,6 @@ func TestChart(t *testing.T) {
 	r.runsDeployment(t, "node-healthcheck-node-remediation-console-plugin")
 	before := r.objects(t)
 
-	t.Run("renders every preset for another namespace", r.rendersPresets)
-	t.Run("refuses wrong values with the key", r.refusesValues)
 	t.Run("installs nothing beside another operator", r.checksFirst)
 	if !t.Run("installs a release that changes only conditions", r.installsRelease) {
 		return
@@ -57,17 +52,23 @@ func TestChart(t *testing.T) {
 	t.Run("uninstalls everything but policies and shared objects", func(t *testing.T) { r.uninstalls(t, controller, before) })
 }
 
-// helm runs Helm.
-func (r release) helm(t *testing.T, args ...string) (string, error) {
+// helm runs Helm. Only some of its commands need a cluster.
+func helm(t *testing.T, kubeconfig string, args ...string) (string, error) {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), "../bin/tools/helm", args...)
-	cmd.Env = append(os.Environ(), "KUBECONFIG="+r.Kubeconfig(), "HELM_CACHE_HOME="+filepath.Join(r.folder, "cache"),
-		"HELM_CONFIG_HOME="+filepath.Join(r.folder, "config"), "HELM_DATA_HOME="+filepath.Join(r.folder, "data"))
+	folder := t.TempDir()
+	cmd.Env = append(os.Environ(), "KUBECONFIG="+kubeconfig, "HELM_CACHE_HOME="+filepath.Join(folder, "cache"),
+		"HELM_CONFIG_HOME="+filepath.Join(folder, "config"), "HELM_DATA_HOME="+filepath.Join(folder, "data"))
 	out, err := cmd.CombinedOutput()
 	if err != nil {
 		err = fmt.Errorf("helm %s: %w\n%s", strings.Join(args, " "), err, out)
 	}
 	return string(out), err
+}
+
+func (r release) helm(t *testing.T, args ...string) (string, error) {
+	t.Helper()
+	return helm(t, r.Kubeconfig(), args...)
 }
 
 // upgrade installs or upgrades the release.
@@ -85,32 +86,6 @@ func (r release) runsController(t *testing.T) *install.Controller {
 	testkit.Must(t, err)
 	testkit.Eventually(t, "the controller to be ready", func() error { return testkit.Answers(t.Context(), "http://"+controller.Probes+"/readyz") })
 	return controller
-}
-
-func (r release) rendersPresets(t *testing.T) {
-	for _, preset := range []string{"default", "eks", "baremetal", "gpu", "openshift"} {
-		out := testkit.Value(r.helm(t, "template", "other", "chart", "--namespace", "elsewhere", "--set", "agent.privileged=false,resourceQuota=true,preset="+preset)).Must(t)
-		testkit.Check(t, !strings.Contains(out, namespace), "the manifests of preset %s name the namespace %s", preset, namespace)
-	}
-}
-
-func (r release) refusesValues(t *testing.T) {
-	for value, want := range map[string]string{
-		"preset=gke":                                        "at '/preset': value must be one of 'default', 'eks', 'baremetal', 'gpu', 'openshift'",
-		"enforce={Tain}":                                    "at '/enforce/0': value must be one of 'Taint', 'Remediate', 'Repair'",
-		"agent.privilegd=true":                              "at '/agent': additional properties 'privilegd' not allowed",
-		"agent.privileged=maybe":                            "at '/agent/privileged': got string, want null or boolean",
-		"networkPolicy.enabled=true":                        "networkPolicy.apiServers: is empty",
-		"guardrails.spec.mode=Foo":                          "at '/guardrails/spec': additional properties 'mode' not allowed",
-		"images.agent=null":                                 "at '/images': missing property 'agent'",
-		"agent.runtimeSocket=/run/a.sock":                   "cannot mount all of /run",
-		"enforce={Taint},guardrails.create=false":           "enforce: has no effect with guardrails.create=false",
-		"createNamespace=true,agent.namespace=" + namespace: "this namespace is restricted and refuses the agents: want another namespace",
-	} {
-		testkit.Fails(t, r.upgrade(t, "--dry-run=client", "--set", value), want)
-	}
-	_, err := r.helm(t, "template", "chart", "--kube-version", "1.29.4")
-	testkit.Fails(t, err, "The cluster has Kubernetes v1.29.4, and Autohealer needs 1.30 or newer")
 }
 
 // runsDeployment creates a Deployment of another tool in the namespace default, with a ready replica.
@@ -273,4 +248,56 @@ func (r release) uninstalls(t *testing.T, controller *install.Controller, before
 		return nil
 	})
 	testkit.Value(r.helm(t, "install", "other", "chart", "--namespace", "elsewhere", "--create-namespace", "--dry-run=server")).Must(t)
+}
+
+// TestPresets renders the chart without a cluster.
+func TestPresets(t *testing.T) {
+	t.Parallel()
+	for _, preset := range []string{"default", "eks", "baremetal", "gpu", "openshift"} {
+		out := testkit.Value(helm(t, "", "template", "other", "chart", "--namespace", "elsewhere", "--set", "agent.privileged=false,resourceQuota=true,preset="+preset)).Must(t)
+		testkit.Check(t, !strings.Contains(out, namespace), "the manifests of preset %s name the namespace %s", preset, namespace)
+	}
+	examples := testkit.Value(filepath.Glob("../examples/values-*.yaml")).Must(t)
+	testkit.Check(t, len(examples) >= 4, "there are %d examples of values", len(examples))
+	for _, example := range examples {
+		testkit.Value(helm(t, "", "template", "autohealer", "chart", "--values", example)).Must(t)
+	}
+}
+
+// TestWrongValuesAreRefused renders the chart without a cluster.
+func TestWrongValuesAreRefused(t *testing.T) {
+	t.Parallel()
+	render := func(args ...string) error {
+		t.Helper()
+		_, err := helm(t, "", append([]string{"template", "autohealer", "chart", "--namespace", namespace}, args...)...)
+		return err
+	}
+	// The schema names all mistakes at once.
+	mistakes := map[string]string{
+		"preset=gke":                              "at '/preset': value must be one of 'default', 'eks', 'baremetal', 'gpu', 'openshift'",
+		"enforce={Tain}":                          "at '/enforce/0': value must be one of 'Taint', 'Remediate', 'Repair'",
+		"agent.privilegd=true":                    "at '/agent': additional properties 'privilegd' not allowed",
+		"agent.privileged=maybe":                  "at '/agent/privileged': got string, want null or boolean",
+		"images.agent=null":                       "at '/images': missing property 'agent'",
+		"controller.resources.limits.memory=lots": "at '/controller/resources/limits/memory': 'lots' does not match pattern",
+		"guardrails.spec.mode=Foo":                "at '/guardrails/spec': additional properties 'mode' not allowed",
+		"guardrails.spec.maxInTreatment=foo":      "at '/guardrails/spec/maxInTreatment': 'foo' does not match pattern",
+		"guardrails.spec.pace.maxx=1":             "at '/guardrails/spec/pace': additional properties 'maxx' not allowed",
+		"guardrails.spec.maxAttempts.limit=0":     "at '/guardrails/spec/maxAttempts/limit': minimum: got 0, want 1",
+	}
+	err := render("--set", strings.Join(slices.Collect(maps.Keys(mistakes)), ","))
+	for _, want := range mistakes {
+		testkit.Fails(t, err, want)
+	}
+	for value, want := range map[string]string{
+		"networkPolicy.enabled=true":                        "networkPolicy.apiServers: is empty",
+		"agent.runtimeSocket=unix:///run/a/a.sock":          "want a path without unix://, or none",
+		"agent.runtimeSocket=/etc/a.sock":                   "cannot mount all of /etc",
+		"agent.runtimeSocket=/var/log/a/../a.sock":          "cannot mount all of /var/log",
+		"enforce={Taint},guardrails.create=false":           "enforce: has no effect with guardrails.create=false",
+		"createNamespace=true,agent.namespace=" + namespace: "this namespace is restricted and refuses the agents: want another namespace",
+	} {
+		testkit.Fails(t, render("--set", value), want)
+	}
+	testkit.Fails(t, render("--kube-version", "1.29.4"), "The cluster has Kubernetes v1.29.4, and Autohealer needs 1.30 or newer")
 }

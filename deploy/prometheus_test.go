@@ -30,7 +30,7 @@ import (
 // the examples, and Prometheus gets its settings from them.
 func TestPrometheus(t *testing.T) {
 	t.Parallel()
-	r := release{folder: t.TempDir(), cluster: cluster{testbed.New(t, testbed.Config{
+	r := release{cluster{testbed.New(t, testbed.Config{
 		ControllerManager: true,
 		Flags: testbed.Flags{
 			APIServer:         []string{"--enable-aggregator-routing=true"},

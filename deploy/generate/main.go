@@ -1,6 +1,6 @@
 // Command generate makes the files of deploy that are generated: the patch that adds the repair
-// block to the CRD of Karpenter's NodePools, the dashboard for Grafana, and the manifests for
-// users without Helm.
+// block to the CRD of Karpenter's NodePools, the part of the schema of the chart's values that is
+// for the Guardrails, the dashboard for Grafana, and the manifests for users without Helm.
 //
 // The block on a NodePool has the schema of the block in a RepairPolicy, except the description
 // of the whole block and the defaults: a NodePool belongs to its user and to Karpenter, so the
@@ -37,6 +37,9 @@ func command(args []string) error {
 	if err := writePatch(folder); err != nil {
 		return err
 	}
+	if err := writeSchema(folder); err != nil {
+		return err
+	}
 	if err := writeDashboard(folder); err != nil {
 		return err
 	}
@@ -45,14 +48,13 @@ func command(args []string) error {
 
 // writePatch makes the patch from the CRDs of the chart.
 func writePatch(folder string) error {
-	crd := filepath.Join(folder, "chart", "crds", "autohealer.resourcestack.com_repairpolicies.yaml")
-	text, err := os.ReadFile(crd)
+	spec, err := readSpec(folder, "repairpolicies")
 	if err != nil {
 		return err
 	}
-	patch, err := nodePoolPatch(text)
+	patch, err := nodePoolPatch(spec)
 	if err != nil {
-		return fmt.Errorf("reading %s: %w", crd, err)
+		return err
 	}
 	made := filepath.Join(folder, "karpenter", "nodepool-repair.json")
 	if err := os.MkdirAll(filepath.Dir(made), 0o755); err != nil {
@@ -68,20 +70,33 @@ type operation struct {
 	Value any    `json:"value"`
 }
 
-// nodePoolPatch returns the patch for the block that the CRD of RepairPolicies has.
-// Its test comes first: in a CRD whose first version is another one, nothing is
-// changed.
-func nodePoolPatch(crd []byte) ([]byte, error) {
-	var policies struct {
+// schema is an OpenAPI schema of a CRD.
+type schema = map[string]any
+
+// readSpec reads a CRD of the chart.
+func readSpec(folder, plural string) (map[string]schema, error) {
+	path := filepath.Join(folder, "chart", "crds", "autohealer.resourcestack.com_"+plural+".yaml")
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return nil, err
+	}
+	fields, err := specFields(text)
+	if err != nil {
+		return nil, fmt.Errorf("reading %s: %w", path, err)
+	}
+	return fields, nil
+}
+
+// specFields returns the schemas of the fields of spec, by name.
+func specFields(crd []byte) (map[string]schema, error) {
+	var kind struct {
 		Spec struct {
 			Versions []struct {
 				Schema struct {
 					OpenAPIV3Schema struct {
 						Properties struct {
 							Spec struct {
-								Properties struct {
-									Repair map[string]any `json:"repair"`
-								} `json:"properties"`
+								Properties map[string]schema `json:"properties"`
 							} `json:"spec"`
 						} `json:"properties"`
 					} `json:"openAPIV3Schema"`
@@ -89,13 +104,22 @@ func nodePoolPatch(crd []byte) ([]byte, error) {
 			} `json:"versions"`
 		} `json:"spec"`
 	}
-	if err := yaml.Unmarshal(crd, &policies); err != nil {
+	if err := yaml.Unmarshal(crd, &kind); err != nil {
 		return nil, err
 	}
-	if len(policies.Spec.Versions) != 1 || len(policies.Spec.Versions[0].Schema.OpenAPIV3Schema.Properties.Spec.Properties.Repair) == 0 {
-		return nil, errors.New("want one version with a schema of spec.repair")
+	if len(kind.Spec.Versions) != 1 || len(kind.Spec.Versions[0].Schema.OpenAPIV3Schema.Properties.Spec.Properties) == 0 {
+		return nil, errors.New("want one version with a schema of spec")
 	}
-	block := policies.Spec.Versions[0].Schema.OpenAPIV3Schema.Properties.Spec.Properties.Repair
+	return kind.Spec.Versions[0].Schema.OpenAPIV3Schema.Properties.Spec.Properties, nil
+}
+
+// nodePoolPatch returns the patch for the block in the spec of RepairPolicies. Its test comes
+// first: in a CRD whose first version is another one, nothing is changed.
+func nodePoolPatch(spec map[string]schema) ([]byte, error) {
+	block := spec["repair"]
+	if block == nil {
+		return nil, errors.New("RepairPolicies have no spec.repair")
+	}
 	block["description"] = about
 	removeDefaults(block)
 	var patch bytes.Buffer
