@@ -50,6 +50,7 @@ func TestChart(t *testing.T) {
 	t.Run("enforces when told to", r.enforces)
 	t.Run("upgrades CRDs and keeps policies", r.upgrades)
 	t.Run("uninstalls everything but policies and shared objects", func(t *testing.T) { r.uninstalls(t, controller, before) })
+	t.Run("installs another release in other namespaces", r.installsElsewhere)
 }
 
 // helm runs Helm. Only some of its commands need a cluster.
@@ -247,15 +248,59 @@ func (r release) uninstalls(t *testing.T, controller *install.Controller, before
 		}
 		return nil
 	})
-	testkit.Value(r.helm(t, "install", "other", "chart", "--namespace", "elsewhere", "--create-namespace", "--dry-run=server")).Must(t)
 }
 
-// TestPresets renders the chart without a cluster.
+// installsElsewhere installs another release after the first, with all that presets add. The API
+// server has the CRDs, so no Job runs.
+func (r release) installsElsewhere(t *testing.T) {
+	before := r.objects(t)
+	const image, digest = "registry.example.com:5000/team/a", "sha256:0000000000000000000000000000000000000000000000000000000000000000"
+	testkit.Value(r.helm(t, "install", "other", "chart", "--namespace", "elsewhere", "--create-namespace", "--no-hooks", "--set", "preset=openshift,resourceQuota=true,agent.gpu=true,agent.namespace=agents,"+
+		"images.controller.repository="+image+",images.agent.repository="+image+",images.agent.tag="+digest)).Must(t)
+	for object := range r.objects(t) {
+		testkit.Check(t, before[object] || !strings.Contains(object, " "+namespace+" "), "a release in another namespace has %s", object)
+	}
+	get := func(namespace, object, path string) string {
+		return r.kubectl(t, "get", "-n", namespace, object, "-o", "jsonpath={"+path+"}")
+	}
+	const images = ".spec.template.spec.containers[*].image"
+	testkit.Check(t, strings.HasPrefix(get("elsewhere", "deployment/"+account, images), image+":v"), "the Deployment has another image")
+	testkit.Same(t, get("agents", "daemonset/"+agent, images), image+"@"+digest, "the image of the agents")
+	for where, class := range map[string]string{"elsewhere": "system-cluster-critical", "agents": "system-node-critical"} {
+		testkit.Same(t, get(where, "resourcequota/autohealer-priority", ".spec.scopeSelector.matchExpressions[*].values[*]"), class, "the priority class of the quota")
+	}
+}
+
+// TestPresets renders the chart without a cluster, in a namespace that no template names.
 func TestPresets(t *testing.T) {
 	t.Parallel()
-	for _, preset := range []string{"default", "eks", "baremetal", "gpu", "openshift"} {
-		out := testkit.Value(helm(t, "", "template", "other", "chart", "--namespace", "elsewhere", "--set", "agent.privileged=false,resourceQuota=true,preset="+preset)).Must(t)
-		testkit.Check(t, !strings.Contains(out, namespace), "the manifests of preset %s name the namespace %s", preset, namespace)
+	parts := map[string]string{
+		"containerd": `unix:///run/containerd/containerd.sock`, "the folder of containerd": "path: /run/containerd\n",
+		"CRI-O": `unix:///run/crio/crio.sock`, "the folder of CRI-O": "path: /run/crio\n",
+		"privileges": "privileged: true\n", "the journal": `"plugin": "journald"`, "GPUs": "/config/gpu-monitor.json",
+		"a fixed user": "runAsUser: 65532\n", "SecurityContextConstraints": "name: system:openshift:scc:privileged\n",
+		"no Fargate": "{key: eks.amazonaws.com/compute-type, operator: NotIn, values: [fargate]}", "quotas": "kind: ResourceQuota\n",
+	}
+	usual := []string{"a fixed user", "privileges", "containerd", "the folder of containerd"}
+	for values, want := range map[string][]string{
+		"preset=default":                    usual,
+		"preset=baremetal":                  usual,
+		"preset=eks":                        append(slices.Clone(usual), "no Fargate"),
+		"preset=gpu":                        append(slices.Clone(usual), "GPUs"),
+		"preset=openshift":                  {"privileges", "CRI-O", "the folder of CRI-O", "SecurityContextConstraints"},
+		"preset=gpu,agent.privileged=false": {"a fixed user", "the journal", "GPUs"},
+		"preset=openshift,openshift=false":  {"a fixed user", "privileges", "CRI-O", "the folder of CRI-O"},
+		"agent.runtimeSocket=none":          {"a fixed user", "privileges"},
+		"agent.enabled=false,preset=gpu":    {"a fixed user"},
+		"resourceQuota=true":                append(slices.Clone(usual), "quotas"),
+	} {
+		out := testkit.Value(helm(t, "", "template", "other", "chart", "--namespace", "elsewhere", "--set", values)).Must(t)
+		testkit.Check(t, !strings.Contains(out, namespace), "the manifests with %s name the namespace %s", values, namespace)
+		for part, text := range parts {
+			if got := strings.Contains(out, text); got != slices.Contains(want, part) {
+				t.Errorf("%s: the manifests have %s: %t", values, part, got)
+			}
+		}
 	}
 	examples := testkit.Value(filepath.Glob("../examples/values-*.yaml")).Must(t)
 	testkit.Check(t, len(examples) >= 4, "there are %d examples of values", len(examples))
