@@ -63,19 +63,19 @@ const (
 
 var allowed = []request{
 	{"get", "nodes n1", ""}, {"list", "nodes", ""}, {"watch", "nodes", ""}, {"patch", "nodes n1", ""}, {"patch", "nodes/status n1", ""},
-	{"get", sets + " s1", ""}, {"list", sets, ""}, {"watch", sets, ""},
+	{"list", sets, ""}, {"watch", sets, ""},
 	{"patch", sets + "/status s1", ""}, {"create", sets, ""}, {"patch", sets + " s1", ""}, {"delete", sets + " s1", ""},
 	{"get", checks + " c1", ""}, {"list", checks, ""}, {"watch", checks, ""},
 	{"patch", checks + "/status c1", ""},
 	{"get", policies + " p1", ""}, {"list", policies, ""}, {"watch", policies, ""}, {"patch", policies + "/status p1", ""},
 	{"create", policies, ""}, {"patch", policies + " p1", ""}, {"delete", policies + " p1", ""},
-	{"get", rails + " cluster", ""}, {"list", rails, ""}, {"watch", rails, ""}, {"patch", rails + "/status cluster", ""},
+	{"list", rails, ""}, {"watch", rails, ""}, {"patch", rails + "/status cluster", ""},
 	{"get", claims + " c1", ""}, {"list", claims, ""}, {"watch", claims, ""}, {"patch", claims + " c1", ""}, {"delete", claims + " c1", ""},
-	{"get", pools + " p1", ""}, {"list", pools, ""}, {"watch", pools, ""},
+	{"list", pools, ""}, {"watch", pools, ""},
 	{"get", crds + " " + pools, ""}, {"list", crds + " " + pools, ""}, {"watch", crds + " " + pools, ""},
 	{"get", leases + " node-n1", nodeLocks}, {"list", leases, nodeLocks}, {"watch", leases, nodeLocks},
 	{"create", leases, nodeLocks}, {"update", leases + " node-n1", nodeLocks}, {"delete", leases + " node-n1", nodeLocks},
-	{"get", peer, "openshift-workload-availability"}, {"list", peer, ""}, {"watch", peer, ""},
+	{"list", peer, ""}, {"watch", peer, ""},
 	{"create", "events.events.k8s.io", "default"},
 	{"create", "leases.coordination.k8s.io", namespace},
 	{"get", "leases.coordination.k8s.io autohealer-controller", namespace},
@@ -97,6 +97,8 @@ var forbidden = []request{
 	// agent.
 	{"create", "nodes", ""}, {"update", "nodes n1", ""}, {"delete", "nodes n1", ""}, {"deletecollection", "nodes", ""},
 	{"update", "nodes/status n1", ""}, {"get", "nodes/proxy n1", ""}, {"create", "nodes/proxy n1", ""},
+	// It reads these kinds by lists and watches.
+	{"get", sets + " s1", ""}, {"get", rails + " cluster", ""}, {"get", pools + " p1", ""}, {"get", peer, "openshift-workload-availability"},
 	// Pods: NoExecute evicts pods, and the controller does not. It lists their annotations.
 	{"get", "pods p1", "default"}, {"watch", "pods", "default"}, {"get", "pods/log p1", "default"}, {"delete", "pods p1", "default"}, {"create", "pods", namespace}, {"create", "pods/eviction p1", "default"}, {"create", "pods/exec p1", namespace},
 	// Its own policies. An admission policy limits it to mirrors.
