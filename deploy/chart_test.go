@@ -40,7 +40,7 @@ func TestChart(t *testing.T) {
 	// Another tool has created the shared namespace, and OpenShift's console shows health checks.
 	r.kubectl(t, "create", "namespace", "medik8s-leases")
 	r.runsDeployment(t, "node-healthcheck-node-remediation-console-plugin")
-	before := r.objects(t)
+	before, nodesBefore := r.objects(t), r.nodes(t)
 
 	t.Run("installs nothing beside another operator", r.checksFirst)
 	if !t.Run("installs a release that changes only conditions", r.installsRelease) {
@@ -49,7 +49,7 @@ func TestChart(t *testing.T) {
 	controller := r.runsController(t)
 	t.Run("enforces when told to", r.enforces)
 	t.Run("upgrades CRDs and keeps policies", r.upgrades)
-	t.Run("uninstalls everything but policies and shared objects", func(t *testing.T) { r.uninstalls(t, controller, before) })
+	t.Run("uninstalls everything but policies and shared objects", func(t *testing.T) { r.uninstalls(t, controller, before, nodesBefore) })
 	t.Run("installs another release in other namespaces", r.installsElsewhere)
 }
 
@@ -216,10 +216,32 @@ func (r release) upgrades(t *testing.T) {
 	testkit.Check(t, slices.Equal(r.tainted(t), []string{mine}), "tainted are %v", r.tainted(t))
 }
 
-// uninstalls removes the release without deleting the policies first.
-func (r release) uninstalls(t *testing.T, controller *install.Controller, before map[string]bool) {
+// nodes returns the metadata and the spec of every node.
+func (r release) nodes(t *testing.T) map[string]string {
 	t.Helper()
+	contents := map[string]string{}
+	for _, node := range testkit.Value(clientFor(t, r.AdminConfig()).CoreV1().Nodes().List(t.Context(), metav1.ListOptions{})).Must(t).Items {
+		delete(node.Annotations, "node.alpha.kubernetes.io/ttl") // of the controller manager
+		contents[node.Name] = fmt.Sprint(node.Annotations, node.Labels, node.Finalizers, node.Spec)
+	}
+	return contents
+}
+
+// uninstalls removes the release without deleting the policies first, and without removing the agents
+// first.
+func (r release) uninstalls(t *testing.T, controller *install.Controller, before map[string]bool, nodesBefore map[string]string) {
+	t.Helper()
+	const configMap = `{apiVersion: v1, kind: ConfigMap, metadata: {name: sets, namespace: autohealer-system, labels: {autohealer.resourcestack.com/condition-sets: "true"}}, data: {sets.yaml: %q}}`
+	r.kubectl(t, "apply", "-f", file(t, fmt.Sprintf(configMap, "type: ConditionSets\nconditionSets:\n- type: Mirrored\n  effect: NoSchedule\n  taintKey: example.com/mirrored\n  conditions:\n  - {ConditionType: A, conditionStatus: true}\n")))
+	testkit.Eventually(t, "the mirror of the set in the ConfigMap", func() error {
+		if got := r.kubectl(t, "get", "conditionsets", "-l", "autohealer.resourcestack.com/mirror", "-o", "name"); got == "" {
+			return errors.New("there is none")
+		}
+		return nil
+	})
 	api := clientFor(t, r.AdminConfig())
+	testkit.Must(t, createLease(namespace, agent+"-"+mine)(t.Context(), api))
+	r.kubectl(t, "-n", namespace, "label", "lease", agent+"-"+mine, "app.kubernetes.io/name="+agent)
 	stopped := make(chan error, 1)
 	go func() { // like a kubelet
 		_, err := r.Kubectl(t.Context(), "wait", "--for=delete", "--timeout=2m", "-n", namespace, "deployment/"+account)
@@ -227,13 +249,10 @@ func (r release) uninstalls(t *testing.T, controller *install.Controller, before
 	}()
 	testkit.Value(r.helm(t, "uninstall", "autohealer", "--namespace", namespace)).Must(t)
 	testkit.Must(t, <-stopped)
-	testkit.Same(t, len(r.tainted(t)), 0, "tainted nodes")
-	node := testkit.Value(api.CoreV1().Nodes().Get(t.Context(), mine, metav1.GetOptions{})).Must(t)
-	for key := range node.Annotations {
-		testkit.Check(t, !strings.Contains(key, "autohealer"), "the node has the annotation %s", key)
-	}
+	testkit.Equal(t, "the nodes", nodesBefore, r.nodes(t))
 	remain := map[string]bool{
-		"v1 Namespace <none> " + namespace: true, "v1 ServiceAccount " + namespace + " default": true, "v1 ConfigMap " + namespace + " kube-root-ca.crt": true,
+		"v1 ConfigMap " + namespace + " sets": true,
+		"v1 Namespace <none> " + namespace:    true, "v1 ServiceAccount " + namespace + " default": true, "v1 ConfigMap " + namespace + " kube-root-ca.crt": true,
 		"autohealer.resourcestack.com/v1alpha1 ConditionSet <none> users":                   true,
 		"apiregistration.k8s.io/v1 APIService <none> v1alpha1.autohealer.resourcestack.com": true, "apiregistration.k8s.io/v1 APIService <none> v1alpha1.remediation.medik8s.io": true,
 	}

@@ -19,6 +19,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
+	remediationv1alpha1 "github.com/resourcestack/autohealer/api/remediation/v1alpha1"
 	"github.com/resourcestack/autohealer/internal/cleanup"
 	"github.com/resourcestack/autohealer/internal/karpenter"
 	"github.com/resourcestack/autohealer/internal/ownership"
@@ -154,7 +155,7 @@ func (c cluster) cleansUp(t *testing.T, api kubernetes.Interface) {
 	config, err := c.ServiceAccountConfig(t.Context(), namespace, "autohealer-cleanup")
 	testkit.Must(t, err)
 	scheme := runtime.NewScheme()
-	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, v1alpha1.AddToScheme, karpenter.AddToScheme} {
+	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, v1alpha1.AddToScheme, karpenter.AddToScheme, remediationv1alpha1.AddToScheme} {
 		testkit.Must(t, add(scheme))
 	}
 	restricted := testkit.Value(client.New(config, client.Options{Scheme: scheme})).Must(t)

@@ -52,7 +52,7 @@ func Run(ctx context.Context, cfg Config) (Result, error) {
 	if err := c.awaitNoLeader(ctx); err != nil {
 		return Result{}, err
 	}
-	err := errors.Join(c.nodes(ctx), c.nodeClaims(ctx), c.agentLeases(ctx), c.nodeLeases(ctx), c.revisions(ctx), c.mirrors(ctx), c.ledger(ctx))
+	err := errors.Join(c.nodes(ctx), c.nodeClaims(ctx), c.agentLeases(ctx), c.nodeLeases(ctx), c.revisions(ctx), c.mirrors(ctx), c.remediations(ctx), c.ledger(ctx))
 	if err == nil {
 		err = c.leaderLease(ctx) // last, because it shows that something is left to do
 	}

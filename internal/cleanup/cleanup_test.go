@@ -20,6 +20,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
+	remediationv1alpha1 "github.com/resourcestack/autohealer/api/remediation/v1alpha1"
 	"github.com/resourcestack/autohealer/internal/agentlease"
 	"github.com/resourcestack/autohealer/internal/cleanup"
 	"github.com/resourcestack/autohealer/internal/configmaps"
@@ -61,7 +62,7 @@ func newSite(t *testing.T) *fixture {
 	}
 	testkit.Must(s, installed.InstallCRDs(t.Context(), s.cluster))
 	scheme := runtime.NewScheme()
-	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, karpenter.AddToScheme, v1alpha1.AddToScheme} {
+	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, karpenter.AddToScheme, v1alpha1.AddToScheme, remediationv1alpha1.AddToScheme} {
 		testkit.Must(s, add(scheme))
 	}
 	var err error
@@ -180,6 +181,24 @@ func (s *fixture) leavesDoubtful() (commands []string) {
 	}
 }
 
+// leavesRemediations creates the health check of a controller that was stopped, and one that medik8s'
+// controller follows.
+func (s *fixture) leavesRemediations() {
+	s.Helper()
+	for name, standsBack := range map[string]metav1.ConditionStatus{"ours": metav1.ConditionFalse, "theirs": metav1.ConditionTrue} {
+		template := &corev1.ObjectReference{APIVersion: "example.com/v1", Kind: "RebootTemplate", Namespace: "default", Name: "reboot"}
+		check := &remediationv1alpha1.NodeHealthCheck{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: remediationv1alpha1.NodeHealthCheckSpec{
+			Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"a": name}}, RemediationTemplate: template,
+		}}
+		testkit.Must(s, s.api.Create(s.Context(), check))
+		check.Status.UnhealthyNodes = []remediationv1alpha1.UnhealthyNode{{Name: "n0", Remediations: []remediationv1alpha1.Remediation{{
+			Resource: corev1.ObjectReference{APIVersion: "example.com/v1", Kind: "Reboot", Namespace: "default", Name: "n0-abcde"}, Started: metav1.Now(),
+		}}}}
+		check.Status.Conditions = []metav1.Condition{{Type: remediationv1alpha1.StandingBack, Status: standsBack, Reason: "Test", LastTransitionTime: metav1.Now()}}
+		testkit.Must(s, s.api.Status().Update(s.Context(), check))
+	}
+}
+
 func setsWith(key string) string {
 	return "type: ConditionSets\nconditionSets:\n- type: Set\n  effect: NoSchedule\n  taintKey: " + key + "\n  conditions:\n  - {ConditionType: A, conditionStatus: true}\n"
 }
@@ -188,6 +207,7 @@ func TestCleanup(t *testing.T) {
 	s := newSite(t)
 	ours := s.leavesOurs() + 3 // plus a taint with its record, and a stored revision
 	commands := s.leavesDoubtful()
+	s.leavesRemediations()
 	testkit.Must(s, s.api.Create(s.Context(), nodeLease("node-n2", "node-maintenance")))
 	testkit.Must(s, s.api.Create(s.Context(), &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "theirs"}}))
 
@@ -234,6 +254,8 @@ func TestCleanup(t *testing.T) {
 		for _, command := range commands {
 			testkit.Check(t, strings.Contains(out, command+"\n"), "it does not tell %q:\n%s", command, out)
 		}
+		const told = "NodeHealthCheck ours: node n0 still has Reboot n0-abcde, which medik8s' controller can continue; to end it: kubectl delete Reboot.v1.example.com n0-abcde -n default\n"
+		testkit.Check(t, strings.Contains(out, told) && !strings.Contains(out, "NodeHealthCheck theirs"), "it does not tell only %q:\n%s", told, out)
 		s.hasOnlyTheirs()
 		sets := &v1alpha1.ConditionSetList{}
 		testkit.Must(s, s.api.List(t.Context(), sets))
@@ -246,7 +268,7 @@ func TestCleanup(t *testing.T) {
 		}
 	})
 	t.Run("does_nothing_without_our_CRDs", func(t *testing.T) {
-		if _, err := s.cluster.Kubectl(t.Context(), "delete", "--wait=true", "crd", "conditionsets.autohealer.resourcestack.com", "nodeclaims.karpenter.sh"); err != nil {
+		if _, err := s.cluster.Kubectl(t.Context(), "delete", "--wait=true", "crd", "conditionsets.autohealer.resourcestack.com", "nodehealthchecks.remediation.medik8s.io", "nodeclaims.karpenter.sh"); err != nil {
 			t.Fatal(err)
 		}
 		if _, out, err := s.run(false); err != nil {

@@ -4,5 +4,5 @@
 // It removes only what is provably Autohealer's. For everything else that may be
 // Autohealer's, it prints the command that removes it. It can run repeatedly, and fails
 // while a controller is the leader, because that controller would restore everything. It
-// does not delete policies, remediation objects, CRDs or namespaces.
+// does not delete policies, CRDs or namespaces, and only names remediation objects.
 package cleanup

@@ -11,11 +11,13 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
+	remediationv1alpha1 "github.com/resourcestack/autohealer/api/remediation/v1alpha1"
 	"github.com/resourcestack/autohealer/internal/agentlease"
 	"github.com/resourcestack/autohealer/internal/attempts"
 	"github.com/resourcestack/autohealer/internal/configmaps"
@@ -266,6 +268,32 @@ func (c *cleaner) mirrors(ctx context.Context) error {
 			return err
 		}, only),
 	)
+}
+
+// remediations names the remediations that the health checks had when the controller stopped. They
+// stay, because medik8s' controller can continue them.
+func (c *cleaner) remediations(ctx context.Context) error {
+	list := &remediationv1alpha1.NodeHealthCheckList{}
+	return c.each(ctx, list, func() error {
+		for i := range list.Items {
+			check := &list.Items[i]
+			if meta.IsStatusConditionTrue(check.Status.Conditions, remediationv1alpha1.StandingBack) {
+				continue
+			}
+			for _, node := range check.Status.UnhealthyNodes {
+				for _, remediation := range node.Remediations {
+					o := remediation.Resource
+					group, version, _ := strings.Cut(o.APIVersion, "/")
+					end := fmt.Sprintf("kubectl delete %s.%s.%s %s", o.Kind, version, group, o.Name)
+					if o.Namespace != "" {
+						end += " -n " + o.Namespace
+					}
+					fmt.Fprintf(c.Out, "NodeHealthCheck %s: node %s still has %s %s, which medik8s' controller can continue; to end it: %s\n", check.Name, node.Name, o.Kind, o.Name, end)
+				}
+			}
+		}
+		return nil
+	})
 }
 
 // ledger deletes the ConfigMap of the ledger.
