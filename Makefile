@@ -57,8 +57,8 @@ build: ## Build the programs of Autohealer and the demo into bin
 	@echo "build: compiling"
 	@CGO_ENABLED=0 go build -tags $(TAGS) -ldflags '-X main.version=$(VERSION)' -o bin/ ./cmd/...
 
-# IMAGES are autohealer-agent, autohealer-controller and autohealer-agent-scripts, PLATFORMS
-# linux/amd64 and linux/arm64.
+# IMAGES are autohealer-agent, autohealer-controller, and autohealer-agent-scripts, which needs
+# Debian and is built only on request. PLATFORMS are linux/amd64 and linux/arm64.
 .PHONY: images
 images: ## Build the container images as OCI archives into bin/images; PUSH=registry/path pushes them, IMAGES and PLATFORMS select (docs/how-to/build-images.md)
 	@echo "images: compiling"

@@ -27,6 +27,25 @@ var scriptPackages = []string{
 // debianArchitectures are Debian's names of architectures, by Go's.
 var debianArchitectures = map[string]string{"amd64": "amd64", "arm64": "arm64"}
 
+// requireDebian fails on another system: apt-get would take packages of that system, and the SBOM
+// would call them Debian's.
+func requireDebian(release string) error {
+	const advice = "build the image on Debian, or name other images (IMAGES=\"autohealer-agent autohealer-controller\")"
+	text, err := os.ReadFile(release)
+	if err != nil {
+		return fmt.Errorf("cannot determine whether this system is Debian: %w: %s", err, advice)
+	}
+	if !slices.Contains(strings.Split(string(text), "\n"), "ID=debian") {
+		return fmt.Errorf("%s has no line ID=debian: %s", release, advice)
+	}
+	for _, program := range []string{"apt-get", "dpkg-deb"} {
+		if _, err := exec.LookPath(program); err != nil {
+			return fmt.Errorf("%w: %s", err, advice)
+		}
+	}
+	return nil
+}
+
 // debianPackage is a package in an image.
 type debianPackage struct {
 	name, version, architecture string
@@ -35,11 +54,6 @@ type debianPackage struct {
 // debianFiles downloads packages with all that they depend on, and returns their files. It runs no
 // program of a package, so that an image for another architecture can be built.
 func debianFiles(ctx context.Context, cache string, platform v1.Platform, names []string) ([]entry, []debianPackage, error) {
-	for _, program := range []string{"apt-get", "dpkg-deb"} {
-		if _, err := exec.LookPath(program); err != nil {
-			return nil, nil, fmt.Errorf("the image needs %s: build it on Debian, or name other images (IMAGES=\"autohealer-agent autohealer-controller\")", program)
-		}
-	}
 	archives, err := download(ctx, cache, debianArchitectures[platform.Architecture], names)
 	if err != nil {
 		return nil, nil, err

@@ -63,10 +63,10 @@ var definitions = func() []definition {
 // pause is the program of empty pods, for real nodes of the testbed. It is not part of a release.
 var pause = definition{name: "pause", title: "pause", fixed: "localhost/pause:1", module: "testbed", source: "./pause"}
 
-// choose returns the images of these names; without names, those of a release.
+// choose returns the images of these names; without names, those that need no Debian.
 func choose(names []string) ([]definition, error) {
 	if len(names) == 0 {
-		return definitions, nil
+		return slices.DeleteFunc(slices.Clone(definitions), func(d definition) bool { return len(d.packages) > 0 }), nil
 	}
 	var chosen []definition
 	for _, name := range names {

@@ -254,12 +254,24 @@ func TestImagesAreCalledWhatTheManifestsCallThem(t *testing.T) {
 	}
 }
 
+func TestPackagesAreTakenFromDebianOnly(t *testing.T) {
+	for content, want := range map[string]string{
+		"NAME=\"Debian\"\nID=debian\n": "",
+		"ID=ubuntu\nID_LIKE=debian\n":  "has no line ID=debian: build the image on Debian, or name other images",
+	} {
+		err := requireDebian(filepath.Join(plant(t, map[string]string{"os-release": content}), "os-release"))
+		if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: the error is %v, want %q", content, err, want)
+		}
+	}
+}
+
 func TestOnlyWhatIsNamedIsMade(t *testing.T) {
 	for _, test := range []struct {
 		names []string
 		want  string
 	}{
-		{nil, "autohealer-agent autohealer-controller autohealer-agent-scripts"},
+		{nil, "autohealer-agent autohealer-controller"},
 		{[]string{"pause", "autohealer-agent"}, "pause autohealer-agent"},
 		{[]string{"agent"}, `there is no image "agent"`},
 	} {

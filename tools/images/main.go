@@ -17,6 +17,7 @@ import (
 	"os/signal"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"syscall"
 
@@ -67,6 +68,11 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 			return fmt.Errorf("-platforms has %q: want linux/amd64 or linux/arm64", text)
 		}
 		b.platforms = append(b.platforms, *platform)
+	}
+	if slices.ContainsFunc(chosen, func(d definition) bool { return len(d.packages) > 0 }) {
+		if err := requireDebian("/etc/os-release"); err != nil {
+			return err
+		}
 	}
 	tags, err := readTags(filepath.Join(b.root, "deploy"))
 	if err != nil {
