@@ -140,6 +140,7 @@
 // the condition's timestamp or when the change was seen. While a condition is Unknown,
 // existing taints stay, but may go if the node was healthy or the set was edited in
 // between. An invalid set places nothing new, and its existing taints may stay or go. A
+// version of a health check that interrupts remediations counts as invalid until they are over. A
 // taint of another writer with the wanted key and effect replaces ours.
 //
 // A repair is judged when the claim is marked, and again when it is deleted: the node

@@ -249,15 +249,12 @@ func (r *replay) checkChanged(change testbed.Change) {
 		r.judgeCheckWrite(h, change)
 	}
 	if isDeleted(change) || before == nil || !sameCheck(before, change.Object) {
-		r.beforeAll(h)
-		h.edited, h.calmSince = r.at.Time, time.Time{}
-		h.previous = h.valid
-		h.spec, h.valid = r.followCheck(h, change)
-		h.off = switchedOffCheck(change.Object)
-		for _, n := range r.nodes {
-			r.updateCheck(n, h)
+		object := change.Object
+		if isDeleted(change) {
+			object = nil
 		}
-		r.measureCheck(h)
+		r.followCheck(h, object)
+		h.off = switchedOffCheck(change.Object)
 	}
 	h.object = change.Object
 	if isDeleted(change) {
@@ -266,24 +263,55 @@ func (r *replay) checkChanged(change testbed.Change) {
 	since(&h.stormReported, statusCondition(h.object, "StormActive") == "True", r.at.Time)
 }
 
-// followCheck returns the current spec of a health check, and the last valid spec. An invalid
-// version does not change the last valid spec, except for valid windows.
-func (r *replay) followCheck(h *healthCheck, change testbed.Change) (is, followed *checkSpec) {
-	if isDeleted(change) {
+// followCheck updates the specs of a health check for its newest version, nil if it is deleted.
+func (r *replay) followCheck(h *healthCheck, object *unstructured.Unstructured) {
+	r.beforeAll(h)
+	h.edited, h.calmSince = r.at.Time, time.Time{}
+	h.previous = h.valid
+	h.spec, h.valid = r.specsOf(h, object)
+	for _, n := range r.nodes {
+		r.updateCheck(n, h)
+	}
+	r.measureCheck(h)
+}
+
+// specsOf returns the current spec of a health check, and the last valid spec. An invalid
+// version does not change the last valid spec, except for valid windows. A version that
+// interrupts remediations counts as invalid until they are over.
+func (r *replay) specsOf(h *healthCheck, object *unstructured.Unstructured) (is, followed *checkSpec) {
+	if object == nil {
 		return nil, nil
 	}
-	is = readCheck(change.Object)
+	is = readCheck(object)
 	switch {
+	case h.valid == nil && !is.isValid():
+		return is, nil
+	case is.isValid() && r.interrupts(h, is, object):
+		return &checkSpec{invalid: interrupting, paused: is.paused}, h.valid
 	case is.isValid():
 		return is, is
-	case h.valid == nil:
-		return is, nil
 	}
 	kept := *h.valid
-	if readCheckSpec(change.Object.Object["spec"]).isValid() || kept.readWindows(change.Object.GetAnnotations()) != nil {
+	if readCheckSpec(object.Object["spec"]).isValid() || kept.readWindows(object.GetAnnotations()) != nil {
 		return is, h.valid
 	}
 	return is, &kept
+}
+
+const interrupting = "it interrupts remediations"
+
+// interrupts reports whether a version changes the selector or the templates of the last valid spec during
+// a remediation, and no user accepted that.
+func (r *replay) interrupts(h *healthCheck, is *checkSpec, object *unstructured.Unstructured) bool {
+	if h.valid == nil || object.GetAnnotations()[acceptImpactAnnotation] == "true" || is.actsAs(h.valid) {
+		return false
+	}
+	for _, o := range r.health.objects {
+		if o.check == h.name && o.checkUID == object.GetUID() && !o.deleting {
+			return true
+		}
+	}
+	return false
 }
 
 func statusCondition(object *unstructured.Unstructured, kind string) string {
@@ -369,6 +397,9 @@ func (r *replay) remediationChanged(change testbed.Change) {
 	}
 	if n != nil {
 		r.updateChecks(n)
+	}
+	if h := r.check(o.check); h.object != nil && h.spec.invalid == interrupting {
+		r.followCheck(h, h.object) // that was perhaps the last remediation
 	}
 }
 

@@ -99,6 +99,7 @@ func TestPermittedRemediations(t *testing.T) {
 		"a condition is Unknown, and existing objects stay":              fine(`treated; condition n1 Ready=Unknown/AgentSilent; pass 1h; writeStatus workers Remediating 5 4 1`),
 		"a node with an Unknown condition may or may not count":          fine(`condition n1 Ready=Unknown/AgentSilent; condition n2 Ready=Unknown/AgentSilent; pass 1h; writeStatus workers Enabled 5 4 0`),
 		"an invalid edit does not affect existing objects":               fine(`treated; healthCheck workers $twoSteps+"healthyDelay":"soon"; pass 1m; condition n1 Ready=True; deleteObject us n1 Reboot; unlock n1; writeStatus workers Disabled 5 5 0 Disabled=True`),
+		"an edit that interrupts a remediation waits for its end":        fine(`treated; healthCheck workers $twoSteps+"selector":{"matchLabels":{"pool":"lab"}}; pass 1m; becomeUnhealthy n2; remediate n2 workers Reboot; condition n1 Ready=True; condition n2 Ready=True; deleteObject us n1 Reboot; unlock n1; deleteObject us n2 Reboot; unlock n2; pass 1m; becomeUnhealthy n3; writeStatus workers Enabled 0 0 0`),
 		"an object of medik8s' own controller": fine(`medik8sIsActive; becomeUnhealthy n1`, func(s *story) {
 			object := s.draft("n1", "workers", "Reboot")
 			delete(object.Object["metadata"].(map[string]any), "annotations")

@@ -136,6 +136,7 @@ func (s *checkSimulator) happenCheck(name string) {
 		o.most, o.least = "", "40%"
 	}
 	s.healthCheck(name, o.spec())
+	s.annotateCheck(name, acceptImpactAnnotation+"=true") // every version takes force at once
 	o.edited = s.now
 	s.orders[name] = o
 }

@@ -65,12 +65,14 @@ func (t templateName) makes() schema.GroupKind {
 const (
 	windowsAnnotation = "autohealer.resourcestack.com/windows"
 	urgentAnnotation  = "autohealer.resourcestack.com/urgent"
+
+	acceptImpactAnnotation = "autohealer.resourcestack.com/accept-impact"
 )
 
 // sameCheck reports whether two versions of a health check ask for the same.
 func sameCheck(a, b *unstructured.Unstructured) bool {
 	same := a.GetUID() == b.GetUID() && reflect.DeepEqual(a.Object["spec"], b.Object["spec"])
-	for _, key := range []string{windowsAnnotation, urgentAnnotation, modeAnnotation} {
+	for _, key := range []string{windowsAnnotation, urgentAnnotation, modeAnnotation, acceptImpactAnnotation} {
 		same = same && a.GetAnnotations()[key] == b.GetAnnotations()[key]
 	}
 	return same
@@ -250,6 +252,26 @@ func (r *checkSpec) isValid() bool { return r != nil && r.invalid == "" }
 // selects reports whether the health check selects a node with these labels.
 func (r *checkSpec) selects(set map[string]string) bool {
 	return r.isValid() && r.selector.Matches(labels.Set(set))
+}
+
+// actsAs reports whether two specs have the same selector and the same templates, in the same form.
+func (r *checkSpec) actsAs(other *checkSpec) bool {
+	return sameSelector(r.selector, other.selector) && slices.EqualFunc(r.steps, other.steps, func(a, b step) bool {
+		return a.template == b.template && (a.timeout == 0) == (b.timeout == 0)
+	})
+}
+
+// sameSelector reports whether two selectors have the same requirements. Equality with a value is a list
+// with one value.
+func sameSelector(a, b labels.Selector) bool {
+	texts := func(s labels.Selector) (list []string) {
+		requirements, _ := s.Requirements()
+		for _, r := range requirements {
+			list = append(list, fmt.Sprint(r.Key(), strings.Trim(strings.Replace(string(r.Operator()), "=", "in", 1), "="), r.Values().List()))
+		}
+		return slices.Sorted(slices.Values(list))
+	}
+	return slices.Equal(texts(a), texts(b))
 }
 
 // bound returns how many of the selected nodes may be unhealthy when a treatment starts.

@@ -64,14 +64,17 @@ var healthChecks = []healthCheck{
 }
 
 // StoredHealthCheck returns the problems of a health check that may have been stored without the webhook,
-// as far as they are not about other objects or a change: it does not compile, or would remediate
-// healthy nodes.
-func StoredHealthCheck(check *v1alpha1.NodeHealthCheck) (v Verdict) {
-	s := &healthAnalysis{HealthCase: HealthCase{Check: check}}
+// as far as they are not about other objects: it does not compile, would remediate healthy
+// nodes, or would interrupt the remediations of the accepted version, which is nil for none.
+func StoredHealthCheck(check, accepted *v1alpha1.NodeHealthCheck) (v Verdict) {
+	s := &healthAnalysis{HealthCase: HealthCase{Check: check, Stored: accepted}}
 	if s.rule, s.compileErr = compileHealthCheck(check); s.compileErr != nil {
 		return Verdict{Problems: []Problem{invalid(s.compileErr)}}
 	}
-	v.Problems, _ = remediatesHealthy(s)
+	for _, look := range []healthCheck{remediatesHealthy, interruptsRemediation} {
+		problems, _ := look(s)
+		v.Problems = append(v.Problems, problems...)
+	}
 	return v
 }
 

@@ -83,8 +83,12 @@ func (h *Policy) ObserveRecovery(rule triage.RuleID, object remediation.Object, 
 }
 
 // ObserveObject counts remediation objects. While the controller defers to medik8s' own
-// controller, that controller counts them.
+// controller, that controller counts them. The end of the last remediation may let the newest
+// version of the health check take force.
 func (h *Policy) ObserveObject(object remediation.Object, change remediation.ObjectChange) {
+	if c := h.known[object.Owner.Name]; c != nil && c.invalid != "" {
+		h.changed = true
+	}
 	switch {
 	case change == remediation.ObjectIsGone:
 		delete(h.objects, object.UID)

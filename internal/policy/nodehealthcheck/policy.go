@@ -11,6 +11,8 @@ import (
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -78,12 +80,13 @@ type check struct {
 	// the condition reason for it in the status, empty if the problem is about to pass.
 	problem, disabled string
 	// invalid is why the newest version is not followed, while an earlier one is; empty if it
-	// is followed, or if none is. accepted is the spec of the followed version, in JSON.
-	invalid, accepted string
-	mode              observe.Switches // of its annotation
-	storm             storm
-	skipped           triage.Code // why no treatment starts at all, as last reported
-	status            status.Status[remediationv1alpha1.NodeHealthCheckStatus]
+	// is followed, or if none is. invalidReason is the condition reason for it. accepted is the
+	// spec of the followed version, in JSON.
+	invalid, invalidReason, accepted string
+	mode                             observe.Switches // of its annotation
+	storm                            storm
+	skipped                          triage.Code // why no treatment starts at all, as last reported
+	status                           status.Status[remediationv1alpha1.NodeHealthCheckStatus]
 }
 
 // storm is the last reported state of a storm.
@@ -302,18 +305,45 @@ func (h *Policy) restoreAccepted(c *check) (triage.Rule, []remediation.Template)
 		return triage.Rule{}, nil
 	}
 	c.accepted = accepted
-	h.remediations.ReferencesChanged()
 	return rule, ladder
 }
 
-// followCheck updates the rule of a health check. If the new version is invalid, the last valid
-// one stays in force.
+// remediating returns the version that was followed last, with the nodes under remediation in its
+// status; nil for none. While the controller deferred, another controller followed the newest
+// version, so an edit of that time interrupts nothing.
+func (h *Policy) remediating(c *check) *remediationv1alpha1.NodeHealthCheck {
+	accepted := c.accepted
+	if !c.isFollowed() && accepted == "" && !meta.IsStatusConditionTrue(c.status.Stored.Conditions, remediationv1alpha1.StandingBack) {
+		accepted = c.status.Stored.AcceptedSpec // by a previous leader
+	} else if !c.isFollowed() {
+		return nil
+	}
+	spec, err := format.DecodeSpec[remediationv1alpha1.NodeHealthCheckSpec](accepted)
+	if err != nil {
+		return nil
+	}
+	version := &remediationv1alpha1.NodeHealthCheck{ObjectMeta: metav1.ObjectMeta{Name: c.object.Name}, Spec: spec}
+	objects := h.remediations.ObjectsOf(checkRule(c.object.Name))
+	for _, node := range slices.Sorted(maps.Keys(objects)) {
+		if slices.ContainsFunc(objects[node], func(o remediation.Object) bool { return !o.Deleting }) {
+			version.Status.UnhealthyNodes = append(version.Status.UnhealthyNodes, remediationv1alpha1.UnhealthyNode{Name: node, Remediations: make([]remediationv1alpha1.Remediation, 1)})
+		}
+	}
+	return version
+}
+
+// followCheck updates the rule of a health check. If the new version is invalid, or would
+// interrupt remediations, the last accepted one stays in force.
 func (h *Policy) followCheck(now time.Time, c *check) {
 	name := c.object.Name
 	wasFollowed := c.isFollowed()
+	reason := remediationv1alpha1.ReasonInvalid
 	rule, ladder, err := compile(c.object)
 	if err == nil {
-		err = validate.StoredHealthCheck(c.object).Err()
+		verdict := validate.StoredHealthCheck(c.object, h.remediating(c))
+		if err = verdict.Err(); err != nil && verdict.Problems[0].Reason == validate.Remediating {
+			reason = string(validate.Remediating)
+		}
 	}
 	invalid := ""
 	switch {
@@ -331,13 +361,16 @@ func (h *Policy) followCheck(now time.Time, c *check) {
 		problem, disabled = err.Error(), remediationv1alpha1.ReasonInvalid
 	}
 	if invalid != c.invalid {
-		h.reportInvalid(now, c, invalid)
+		h.reportInvalid(now, c, invalid, reason)
 	}
 	if disabled != c.disabled || disabled != "" && problem != c.problem {
 		h.reportCheck(now, c, problem, disabled)
 	}
 	isSame := slices.Equal(c.ladder, ladder)
-	c.rule, c.ladder, c.problem, c.disabled, c.invalid = rule, ladder, problem, disabled, invalid
+	if !isSame {
+		h.remediations.ReferencesChanged()
+	}
+	c.rule, c.ladder, c.problem, c.disabled, c.invalid, c.invalidReason = rule, ladder, problem, disabled, invalid, reason
 	switch pauses := c.object.Spec.PauseRequests; {
 	case problem != "":
 		rule.Hold = problem
@@ -388,7 +421,7 @@ func (h *Policy) followMode(now time.Time, c *check, rule *triage.Rule) {
 }
 
 // reportInvalid reports that the newest version is not followed, or is again.
-func (h *Policy) reportInvalid(now time.Time, c *check, invalid string) {
+func (h *Policy) reportInvalid(now time.Time, c *check, invalid, reason string) {
 	c.status.Stale = true
 	h.host.Statuses().Schedule(now)
 	if invalid == "" {
@@ -396,7 +429,10 @@ func (h *Policy) reportInvalid(now time.Time, c *check, invalid string) {
 		h.publishEvent(c, nil, treat.Accepted, triage.Reason{}, "the newest version is in force")
 		return
 	}
-	h.host.Logger().Warn("health check invalid", "nodeHealthCheck", c.object.Name, "err", invalid)
+	if c.invalid != "" && c.invalidReason == reason && reason == string(validate.Remediating) {
+		return // only the nodes that the message names have changed
+	}
+	h.host.Logger().Warn("health check invalid", "nodeHealthCheck", c.object.Name, "reason", reason, "err", invalid)
 	c.invalid = invalid
 	h.publishEvent(c, nil, treat.NotAccepted, triage.Reason{}, c.invalidMessage())
 }

@@ -78,10 +78,7 @@ func (h *Policy) References() iter.Seq[schema.GroupVersionKind] {
 			if ref := c.object.Spec.RemediationTemplate; ref != nil && !remediation.YieldKinds(*ref, yield) {
 				return
 			}
-			for _, t := range c.ladder {
-				if c.invalid == "" {
-					break // the version in force is the newest
-				}
+			for _, t := range c.ladder { // the version in force may not be the newest
 				if !yield(t.GroupVersionKind) || !yield(t.ObjectKind()) {
 					return
 				}

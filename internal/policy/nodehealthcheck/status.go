@@ -42,7 +42,7 @@ func (h *Policy) WriteStatuses(ctx context.Context, now time.Time) {
 			h.host.PolicyMetrics().Forget(policy)
 		} else {
 			h.host.PolicyMetrics().SetNodes(policy, nodes.States())
-			h.host.PolicyMetrics().SetReady(policy, c.disabled == "" && c.invalid == "" && c.mode.Problem == "")
+			h.host.PolicyMetrics().SetReady(policy, c.isReady())
 		}
 		if nodes.Count(func(code triage.Code) bool { return code == c.skipped }) == 0 {
 			c.skipped = 0 // report it again next time
@@ -159,11 +159,14 @@ func (h *Policy) statusOf(c *check, counts triage.Population) remediationv1alpha
 		status.Reason = "mode Observe: nodes are evaluated, but no remediation starts; " + status.Reason
 	}
 	if c.invalid != "" {
-		status.Reason = remediationv1alpha1.ReasonInvalid + ": " + c.invalidMessage() + "; " + status.Reason
+		status.Reason = c.invalidReason + ": " + c.invalidMessage() + "; " + status.Reason
 	}
 	c.setConditions(&status, counts)
 	return status
 }
+
+// isReady reports whether the newest version is in force.
+func (c *check) isReady() bool { return c.disabled == "" && c.invalid == "" && c.mode.Problem == "" }
 
 // switches returns how much of the health check acts. It has a field of its own for a pause.
 func (c *check) switches() observe.Switches {
@@ -195,11 +198,13 @@ func (c *check) setConditions(status *remediationv1alpha1.NodeHealthCheckStatus,
 		set(remediationv1alpha1.Disabled, true, c.disabled, c.problem, time.Time{})
 	}
 	reason := cmp.Or(c.disabled, string(status.Phase))
-	isInvalid := c.invalid != "" || c.mode.Problem != ""
-	if isInvalid {
+	switch {
+	case c.invalid != "":
+		reason = c.invalidReason
+	case c.mode.Problem != "":
 		reason = remediationv1alpha1.ReasonInvalid
 	}
-	set(remediationv1alpha1.Ready, c.disabled == "" && !isInvalid, reason, status.Reason, time.Time{})
+	set(remediationv1alpha1.Ready, c.isReady(), reason, status.Reason, time.Time{})
 	if c.rule.Bound.Cooldown == 0 {
 		meta.RemoveStatusCondition(&status.Conditions, remediationv1alpha1.StormActive)
 		meta.RemoveStatusCondition(&status.Conditions, remediationv1alpha1.StormCooldownActive)

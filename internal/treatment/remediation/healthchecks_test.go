@@ -23,6 +23,7 @@ import (
 	"github.com/resourcestack/autohealer/internal/engine"
 	"github.com/resourcestack/autohealer/internal/enginetest"
 	"github.com/resourcestack/autohealer/internal/format"
+	"github.com/resourcestack/autohealer/internal/nodelease"
 	"github.com/resourcestack/autohealer/internal/remediation"
 	"github.com/resourcestack/autohealer/internal/status"
 	"github.com/resourcestack/autohealer/internal/testkit"
@@ -124,6 +125,100 @@ func TestAnInvalidVersionKeepsTheLastValidOne(t *testing.T) {
 		w.node("a", corev1.ConditionTrue)
 		w.WantNoTask("a")
 		testkit.Same(t, w.finding("a"), triage.OnHold, "the node")
+	})
+}
+
+// A version that the webhook would refuse, because it interrupts remediations, takes force when
+// they are over, or when the user accepts the impact.
+func TestAnEditInterruptsNoRemediation(t *testing.T) {
+	deselect := func(c *remediationv1alpha1.NodeHealthCheck) {
+		c.Spec.Selector = &metav1.LabelSelector{MatchLabels: map[string]string{"no": "node"}}
+	}
+	isHeld := func(t *testing.T, w *healthCheckFixture, field string) {
+		t.Helper()
+		w.WantNoTask("a")
+		ready := meta.FindStatusCondition(w.status().Conditions, remediationv1alpha1.Ready)
+		for _, part := range []string{field + ": a remediation of node a is under way", "Wait until all nodes are healthy again", "accept-impact", "the last accepted version stays in force"} {
+			testkit.Contains(t, ready.Message, part, "the message of Ready")
+		}
+		testkit.Same(t, string(ready.Status)+" "+ready.Reason, "False Remediating", "Ready")
+	}
+	inForce := func(t *testing.T, w *healthCheckFixture) {
+		t.Helper()
+		ready := meta.FindStatusCondition(w.status().Conditions, remediationv1alpha1.Ready)
+		testkit.Same(t, ready.Status, metav1.ConditionTrue, "Ready")
+		testkit.Same(t, w.Told(treat.NotAccepted)-w.Told(treat.Accepted), 0, "unfinished Events")
+	}
+	for name, of := range map[string]struct {
+		edit  func(*remediationv1alpha1.NodeHealthCheck)
+		field string
+	}{
+		"of the selector": {deselect, "spec.selector"},
+		"of the template": {func(c *remediationv1alpha1.NodeHealthCheck) { c.Spec.RemediationTemplate.Name = "slow" }, "spec.remediationTemplate"},
+		"of the kind of the template": {func(c *remediationv1alpha1.NodeHealthCheck) {
+			c.Spec.RemediationTemplate = new(referTo(otherTemplateKind, "x"))
+		}, "spec.remediationTemplate"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			withHealthCheck(t, func(w *healthCheckFixture) {
+				object := w.treats("a")
+				w.brings(edited(of.edit))
+				isHeld(t, w, of.field)
+				w.node("b", corev1.ConditionTrue) // by the accepted version
+				b := w.made("b", "quick")
+				w.runs(w.WantTask("b", CreateRemediation), "b", treat.Made, w.makes(b))
+				testkit.Same(t, w.Told(treat.NotAccepted), 1, "Events")
+				w.loses(b)
+				w.node("b", corev1.ConditionFalse)
+				isHeld(t, w, of.field)
+				w.node("a", corev1.ConditionFalse)
+				w.runs(w.WantTask("a", DeleteRemediation), "a", treat.Made)
+				w.loses(object)
+				inForce(t, w)
+				testkit.Same(t, w.Told(treat.Disabled), 0, "Events about missing templates")
+			})
+			withHealthCheck(t, func(w *healthCheckFixture) { // under the next leader
+				object := w.treats("a")
+				next := newHealthCheckFixture(enginetest.New(t))
+				testkit.Must(t, next.NodeInbox().Update(w.Node("a").Object))
+				next.brings(edited(func(c *remediationv1alpha1.NodeHealthCheck) {
+					c.Status = w.status()
+					of.edit(c)
+				}))
+				for range 2 { // then the kinds of the accepted version
+					for gvk := range next.remediations.watches.Known {
+						next.lists(gvk, map[schema.GroupVersionKind][]*unstructured.Unstructured{rebootKind: {object}}[gvk]...)
+					}
+					if next.remediations.watches.Known[rebootTemplateKind] != nil {
+						next.template(rebootTemplateKind, "quick")
+					}
+					next.runRound()
+					next.runRound()
+					testkit.Same(t, next.status().Phase, remediationv1alpha1.PhaseRemediating, "the phase")
+				}
+				next.locks("a", nodelease.HolderOf("check"), leaseDuration)
+				isHeld(t, next, of.field)
+			})
+		})
+	}
+	withHealthCheck(t, func(w *healthCheckFixture) { // the user accepts the impact
+		w.treats("a")
+		w.brings(edited(deselect))
+		isHeld(t, w, "spec.selector")
+		w.brings(edited(func(c *remediationv1alpha1.NodeHealthCheck) {
+			deselect(c)
+			c.Annotations = map[string]string{"autohealer.resourcestack.com/accept-impact": "true"}
+		}))
+		w.WantTask("a", DeleteRemediation)
+		inForce(t, w)
+	})
+	withHealthCheck(t, func(w *healthCheckFixture) { // medik8s' controller followed the newest version
+		w.treats("a")
+		w.defers(time.Minute)
+		w.brings(edited(deselect))
+		w.advance(time.Minute)
+		w.WantTask("a", DeleteRemediation)
+		inForce(t, w)
 	})
 }
 
@@ -289,9 +384,11 @@ func TestKindsAreWatchedWhileReferenced(t *testing.T) {
 		other := func(generation int64) *remediationv1alpha1.NodeHealthCheck {
 			return edited(func(c *remediationv1alpha1.NodeHealthCheck) {
 				c.Generation, c.Spec.RemediationTemplate = generation, new(referTo(otherTemplateKind, "x"))
+				c.Annotations = map[string]string{"autohealer.resourcestack.com/accept-impact": "true"}
 			})
 		}
 		w.brings(other(2))
+		w.runRound()
 		watched(rebootKind, otherKind, otherTemplateKind) // an object of the kind exists
 		testkit.Check(t, len(w.remediations.templates) == 0, "templates are known of a kind that is not watched: %v", w.remediations.templates)
 		w.loses(object)

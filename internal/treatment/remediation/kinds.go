@@ -171,8 +171,8 @@ func (rm *Treatment) TemplateProblem(ladder []remediation.Template) (problem, di
 	for _, t := range ladder {
 		for _, gvk := range []schema.GroupVersionKind{t.GroupVersionKind, t.ObjectKind()} {
 			kind := rm.watches.Known[gvk]
-			if kind == nil {
-				continue
+			if kind == nil { // until the watches follow the new references
+				kind = &watch.Kind{}
 			}
 			switch kind.Current {
 			case watch.Available:

@@ -952,6 +952,7 @@ func TestTheKindOfAnObjectThatArrivesLateIsWatched(t *testing.T) {
 		w.brings(checkNamed("check", func(c *remediationv1alpha1.NodeHealthCheck) {
 			c.Generation, c.Spec.RemediationTemplate = 2, new(referTo(otherTemplateKind, "x"))
 		}))
+		w.runRound()
 		testkit.Require(t, w.remediations.watches.Known[rebootKind] == nil, "the kind is watched although no policy references it")
 		w.makes(object)(r)
 		w.Finish(r.TaskResult)
