@@ -276,7 +276,7 @@ func TestScripts(t *testing.T) {
 	expect(t, healthy, "", n, "network_problem.sh")
 	folder := filepath.Join(n.proc, "sys/net/netfilter")
 	testkit.Must(t, os.MkdirAll(folder, 0o700))
-	for name, text := range map[string]string{"nf_conntrack_count": "89", "nf_conntrack_max": "100"} {
+	for name, text := range map[string]string{"nf_conntrack_count": "90", "nf_conntrack_max": "100"} {
 		testkit.Must(t, os.WriteFile(filepath.Join(folder, name), []byte(text), 0o600))
 	}
 	expect(t, healthy, "", n, "network_problem.sh", "ignored")

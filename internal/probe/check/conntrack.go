@@ -16,8 +16,8 @@ import (
 // Proc is where the proc file system is mounted.
 const Proc = "/proc"
 
-// Conntrack checks the kernel's connection tracking table. The table counts as full at this
-// percentage of its limit. A node without the table is healthy. Each network namespace has its own
+// Conntrack checks the kernel's connection tracking table. The table counts as full above this
+// percentage of its limit, and without a free entry. A node without the table is healthy. Each network namespace has its own
 // table, so the result is Unknown if the agent is known to be in a pod's namespace.
 func Conntrack(proc string, percent int) periodic.Check {
 	return func(context.Context) periodic.Result {
@@ -61,8 +61,8 @@ func readNumber(path string) (uint64, error) {
 // judgeConntrack computes with floats, because a product of integers might overflow. A limit of
 // zero means no limit.
 func judgeConntrack(count, limit uint64, percent int) periodic.Result {
-	if limit > 0 && float64(count) >= float64(limit)*float64(percent)/100 {
-		return unhealthy("the connection table has %d of at most %d entries, which is %d%% or more; raise net.netfilter.nf_conntrack_max, or find what opens so many connections", count, limit, percent)
+	if limit > 0 && (count >= limit || float64(count) > float64(limit)*float64(percent)/100) {
+		return unhealthy("the connection table has %d of at most %d entries, and the alarm begins above %d%%; raise net.netfilter.nf_conntrack_max, or find what opens so many connections", count, limit, percent)
 	}
 	return healthy("the connection table has room: %d of %d", count, limit)
 }

@@ -156,8 +156,8 @@ func TestConntrack(t *testing.T) {
 		want  periodic.Verdict
 	}{
 		{"there is no table", nil, periodic.Healthy},
-		{"there is room", map[string]string{"nf_conntrack_count": "94\n", "nf_conntrack_max": "100\n"}, periodic.Healthy},
-		{"it is nearly full", map[string]string{"nf_conntrack_count": "95\n", "nf_conntrack_max": "100\n"}, periodic.Unhealthy},
+		{"there is room", map[string]string{"nf_conntrack_count": "95\n", "nf_conntrack_max": "100\n"}, periodic.Healthy},
+		{"it is nearly full", map[string]string{"nf_conntrack_count": "96\n", "nf_conntrack_max": "100\n"}, periodic.Unhealthy},
 		{"it is too full", map[string]string{"nf_conntrack_count": "101\n", "nf_conntrack_max": "100\n"}, periodic.Unhealthy},
 		{"it has no end", map[string]string{"nf_conntrack_count": "5\n", "nf_conntrack_max": "0\n"}, periodic.Healthy},
 		{"it is huge", map[string]string{"nf_conntrack_count": "18446744073709551615", "nf_conntrack_max": "18446744073709551615"}, periodic.Unhealthy},
@@ -175,6 +175,7 @@ func TestConntrack(t *testing.T) {
 			testkit.Check(t, got.Verdict == test.want && (got.Verdict != periodic.Unknown || got.Reason != ""), "%+v", got)
 		})
 	}
+	testkit.Same(t, judgeConntrack(100, 100, 100).Verdict, periodic.Unhealthy, "a table without a free entry")
 	for _, test := range []struct {
 		name, self, first string
 		want              periodic.Verdict
