@@ -132,6 +132,21 @@ type RepairPolicyStatus struct {
 	// +kubebuilder:validation:Minimum=0
 	MaxRepairing *int32 `json:"maxRepairing,omitempty"`
 
+	// UnhealthyThreshold is how many nodes may currently be unhealthy while a new repair starts, as
+	// spec.repair.unhealthyThreshold says, or the default. Every NodePool has its own threshold, and
+	// this is their sum. It is absent if the policy applies to no node.
+	//
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	UnhealthyThreshold *int32 `json:"unhealthyThreshold,omitempty"`
+
+	// ReadyTimeout is how long a node may take to become Ready after its creation, as
+	// spec.repair.readyTimeout says, or the default. It is absent if no ready timeout applies: the
+	// policy names no existing NodePool, or the feature gate is off.
+	//
+	// +optional
+	ReadyTimeout string `json:"readyTimeout,omitempty"`
+
 	// Tolerations are the conditions that make a node unhealthy, and how long each is tolerated:
 	// those of spec.repair, and the provider's with its recommendation or
 	// defaultTolerationDuration. At most 64 are listed.

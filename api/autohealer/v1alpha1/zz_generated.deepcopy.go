@@ -469,6 +469,11 @@ func (in *RepairPolicyStatus) DeepCopyInto(out *RepairPolicyStatus) {
 		*out = new(int32)
 		**out = **in
 	}
+	if in.UnhealthyThreshold != nil {
+		in, out := &in.UnhealthyThreshold, &out.UnhealthyThreshold
+		*out = new(int32)
+		**out = **in
+	}
 	if in.Tolerations != nil {
 		in, out := &in.Tolerations, &out.Tolerations
 		*out = make([]ConditionRepair, len(*in))

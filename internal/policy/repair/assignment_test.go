@@ -16,6 +16,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/intstr"
 	"pgregory.net/rapid"
 
 	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
@@ -470,6 +471,60 @@ func TestTheStatusOfAPolicy(t *testing.T) {
 			t.Errorf("unreadable: %+v", is)
 		}
 	})
+}
+
+// The status has the effective values of fields that a policy leaves out, and the sums of its
+// NodePools.
+func TestTheStatusHasTheEffectiveValues(t *testing.T) {
+	const byPool, byBlock, byAll = "a policy for a NodePool", "a block", "a policy for all NodePools"
+	for name, test := range map[string]struct {
+		nodes        map[string]int // by pool
+		threshold    string
+		readyTimeout string
+		want         map[string]string // the threshold and the ready timeout, by kind of policy
+	}{
+		"the defaults of few nodes":  {map[string]int{"default": 5}, "", "", map[string]string{byPool: "3 10m", byBlock: "3 10m", byAll: "3 "}},
+		"the defaults of more nodes": {map[string]int{"default": 6}, "", "", map[string]string{byPool: "2 10m", byBlock: "2 10m", byAll: "2 "}},
+		"a percentage":               {map[string]int{"default": 5}, "50%", "", map[string]string{byBlock: "3 10m"}},
+		"numbers":                    {map[string]int{"default": 6}, "4", "1h30m", map[string]string{byPool: "4 1h30m", byBlock: "4 1h30m"}},
+		"two NodePools":              {map[string]int{"default": 5, "other": 6}, "", "", map[string]string{byPool: "3 10m", byAll: "5 "}},
+		"a percentage of two":        {map[string]int{"default": 3, "other": 3}, "50%", "", map[string]string{byAll: "4 "}},
+		"no nodes":                   {map[string]int{"default": 0}, "", "", map[string]string{byPool: "none 10m", byBlock: "none 10m", byAll: "none "}},
+	} {
+		for kind, want := range test.want {
+			t.Run(name+", by "+kind, func(t *testing.T) {
+				withNodePools(t, func(h *nodePoolFixture) {
+					spec := v1alpha1.RepairSpec{ReadyTimeout: test.readyTimeout}
+					if test.threshold != "" {
+						spec.UnhealthyThreshold = new(intstr.Parse(test.threshold))
+					}
+					for pool, nodes := range test.nodes {
+						h.pool(pool, nil)
+						for i := range nodes {
+							h.launches(pool, fmt.Sprint(pool, i))
+						}
+					}
+					var is v1alpha1.RepairPolicyStatus
+					switch kind {
+					case byBlock:
+						h.pool("default", &spec)
+						is = h.mirrorOf("default")
+					case byPool:
+						h.policy("p", forPool("default"), func(p *v1alpha1.RepairPolicy) { p.Spec.Repair = spec })
+						is = h.statusOf("p")
+					default:
+						h.policy("p", func(p *v1alpha1.RepairPolicy) { p.Spec.Selector, p.Spec.Repair = &metav1.LabelSelector{}, spec })
+						is = h.statusOf("p")
+					}
+					threshold := "none"
+					if is.UnhealthyThreshold != nil {
+						threshold = fmt.Sprint(*is.UnhealthyThreshold)
+					}
+					testkit.Same(t, threshold+" "+is.ReadyTimeout, want, "the threshold and the ready timeout")
+				}, timed)
+			})
+		}
+	}
 }
 
 // Every policy reports hidden blocks while they are hidden, because users may look there.

@@ -115,7 +115,9 @@ func (r *Policy) isReady(policy policykind.Policy) bool {
 type repairCounts struct {
 	nodes                summary.Nodes
 	unhealthy, repairing int
-	limit                int // how many may be in repair at once
+	limit                int           // how many may be in repair at once
+	threshold            int           // how many may be unhealthy while a repair starts
+	readyTimeout         time.Duration // zero for none
 	signals              []triage.Signal
 	rows                 []row
 }
@@ -131,6 +133,8 @@ func (s *repairCounts) add(other *repairCounts) {
 	s.unhealthy += other.unhealthy
 	s.repairing += other.repairing
 	s.limit += other.limit
+	s.threshold += other.threshold
+	s.readyTimeout = max(s.readyTimeout, other.readyTimeout) // a policy has at most one
 	s.signals = append(s.signals, other.signals...)
 	s.rows = append(s.rows, other.rows...)
 }
@@ -145,9 +149,10 @@ func (r *Policy) countRepair(followed *repairRule, counts triage.Population) *re
 	}
 	isTimeout := followed.rule.ID.Kind == policykind.ReadyTimeout
 	if !isTimeout && counts.Selected > 0 { // a ready timeout shares the bound of its pool
-		sum.limit, sum.signals = max(0, counts.Cap), followed.rule.When.Signals
+		sum.limit, sum.threshold, sum.signals = max(0, counts.Cap), max(0, counts.Gate), followed.rule.When.Signals
 	}
 	if isTimeout {
+		sum.readyTimeout = r.timeoutFor(followed.rule.ID)
 		sum.nodes.Selected = min(counts.Selected, r.countsOf(followed.pool).starting)
 	}
 	for node, reason := range followed.nodes {
@@ -204,7 +209,10 @@ func (r *Policy) countsStatus(generation int64, conditions []metav1.Condition, s
 		Conditions:     slices.Clone(conditions),
 	}
 	if len(sum.signals) > 0 {
-		result.MaxRepairing = new(status.Count(sum.limit))
+		result.MaxRepairing, result.UnhealthyThreshold = new(status.Count(sum.limit)), new(status.Count(sum.threshold))
+	}
+	if sum.readyTimeout > 0 {
+		result.ReadyTimeout = text.Duration(sum.readyTimeout)
 	}
 	slices.SortFunc(sum.rows, func(a, b row) int {
 		return cmp.Or(r.eligible(a).Compare(r.eligible(b)), cmp.Compare(a.node, b.node))
