@@ -65,9 +65,10 @@ var healthChecks = []healthCheck{
 
 // StoredHealthCheck returns the problems of a health check that may have been stored without the webhook,
 // as far as they are not about other objects: it does not compile, would remediate healthy
-// nodes, or would interrupt the remediations of the accepted version, which is nil for none.
-func StoredHealthCheck(check, accepted *v1alpha1.NodeHealthCheck) (v Verdict) {
-	s := &healthAnalysis{HealthCase: HealthCase{Check: check, Stored: accepted}}
+// nodes, or would interrupt remediations. inForce has the version in force and its remediations in
+// the status; it is nil for none.
+func StoredHealthCheck(check, inForce *v1alpha1.NodeHealthCheck) (v Verdict) {
+	s := &healthAnalysis{HealthCase: HealthCase{Check: check, Stored: inForce}}
 	if s.rule, s.compileErr = compileHealthCheck(check); s.compileErr != nil {
 		return Verdict{Problems: []Problem{invalid(s.compileErr)}}
 	}

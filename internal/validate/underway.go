@@ -6,9 +6,11 @@ import (
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 
 	autohealer "github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
 	"github.com/resourcestack/autohealer/api/remediation/v1alpha1"
+	"github.com/resourcestack/autohealer/internal/format"
 )
 
 // interruptsRemediation rejects a change of the selector or the templates of a health check while its
@@ -38,15 +40,31 @@ func interruptsRemediation(s *healthAnalysis) (problems, warnings []Problem) {
 	return problems, warnings
 }
 
-// restrictedChanges returns the restricted fields that change. Two spellings of the same value
-// are equal.
+// inForce returns the version of a stored health check whose remediations are in progress. Another
+// controller follows the newest version.
+func inForce(check *v1alpha1.NodeHealthCheck) *v1alpha1.NodeHealthCheck {
+	if check.Status.AcceptedSpec == "" || meta.IsStatusConditionTrue(check.Status.Conditions, v1alpha1.StandingBack) {
+		return check
+	}
+	spec, err := format.DecodeSpec[v1alpha1.NodeHealthCheckSpec](check.Status.AcceptedSpec)
+	if err != nil {
+		return check
+	}
+	version := *check
+	version.Spec = spec
+	return &version
+}
+
+// restrictedChanges returns the restricted fields that change, compared with the version in force.
+// Two spellings of the same value are equal.
 func (s *healthAnalysis) restrictedChanges() (fields []string) {
-	written, stored := s.Check.Spec, s.Stored.Spec
+	current := inForce(s.Stored)
+	written, stored := s.Check.Spec, current.Spec
 	templates := "spec.remediationTemplate"
 	if len(written.EscalatingRemediations) > 0 {
 		templates = "spec.escalatingRemediations"
 	}
-	before, wrong := compileHealthCheck(s.Stored)
+	before, wrong := compileHealthCheck(current)
 	if wrong != nil { // without a rule, compare the specs literally
 		if !reflect.DeepEqual(written.Selector, stored.Selector) {
 			fields = append(fields, "spec.selector")

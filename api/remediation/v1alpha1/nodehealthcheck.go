@@ -232,8 +232,8 @@ type NodeHealthCheckStatus struct {
 	// +optional
 	InFlightRemediations map[string]metav1.Time `json:"inFlightRemediations"`
 
-	// AcceptedSpec is the last valid version of the spec. It stays in effect while a newer version
-	// is invalid. It is a text in JSON.
+	// AcceptedSpec is the last accepted version of the spec. It stays in effect while a newer
+	// version is invalid or would interrupt remediations. It is a text in JSON.
 	//
 	// +optional
 	AcceptedSpec string `json:"acceptedSpec,omitempty"`

@@ -11,8 +11,6 @@ import (
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/meta"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -308,21 +306,19 @@ func (h *Policy) restoreAccepted(c *check) (triage.Rule, []remediation.Template)
 	return rule, ladder
 }
 
-// remediating returns the version that was followed last, with the nodes under remediation in its
-// status; nil for none. While the controller deferred, another controller followed the newest
-// version, so an edit of that time interrupts nothing.
-func (h *Policy) remediating(c *check) *remediationv1alpha1.NodeHealthCheck {
-	accepted := c.accepted
-	if !c.isFollowed() && accepted == "" && !meta.IsStatusConditionTrue(c.status.Stored.Conditions, remediationv1alpha1.StandingBack) {
-		accepted = c.status.Stored.AcceptedSpec // by a previous leader
-	} else if !c.isFollowed() {
+// inForce returns the health check with the spec that was followed last and the nodes under
+// remediation in its status; nil for none. While the controller deferred, another controller followed
+// the newest version, so an edit of that time interrupts nothing.
+func (h *Policy) inForce(c *check) *remediationv1alpha1.NodeHealthCheck {
+	version := &remediationv1alpha1.NodeHealthCheck{ObjectMeta: c.object.ObjectMeta, Spec: c.object.Spec}
+	switch {
+	case c.isFollowed():
+		version.Status.AcceptedSpec = c.accepted
+	case c.accepted != "":
 		return nil
+	default: // a previous leader wrote the status
+		version.Status.AcceptedSpec, version.Status.Conditions = c.status.Stored.AcceptedSpec, c.status.Stored.Conditions
 	}
-	spec, err := format.DecodeSpec[remediationv1alpha1.NodeHealthCheckSpec](accepted)
-	if err != nil {
-		return nil
-	}
-	version := &remediationv1alpha1.NodeHealthCheck{ObjectMeta: metav1.ObjectMeta{Name: c.object.Name}, Spec: spec}
 	objects := h.remediations.ObjectsOf(checkRule(c.object.Name))
 	for _, node := range slices.Sorted(maps.Keys(objects)) {
 		if slices.ContainsFunc(objects[node], func(o remediation.Object) bool { return !o.Deleting }) {
@@ -340,7 +336,7 @@ func (h *Policy) followCheck(now time.Time, c *check) {
 	reason := remediationv1alpha1.ReasonInvalid
 	rule, ladder, err := compile(c.object)
 	if err == nil {
-		verdict := validate.StoredHealthCheck(c.object, h.remediating(c))
+		verdict := validate.StoredHealthCheck(c.object, h.inForce(c))
 		if err = verdict.Err(); err != nil && verdict.Problems[0].Reason == validate.Remediating {
 			reason = string(validate.Remediating)
 		}
