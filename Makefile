@@ -19,7 +19,11 @@ SEQUENTIAL      := ./internal/validate ./internal/probe/logmonitor ./internal/pr
 # It runs one goroutine at a time and hashes the memory of all, which the race detector would
 # report. A core is busy with it for a minute, so it runs beside other tests with low priority.
 EXPLORED        := ./internal/explore
-VERSION  := $(shell git describe --always --dirty 2>/dev/null || echo dev)
+# RELEASE is the version that the chart installs. Only the unchanged commit with the tag of this name
+# has this version. At any other commit the version also contains the commit, as in v0.1.0+573e2fc4.
+RELEASE  := $(shell sed -n 's/^appVersion: //p' deploy/chart/Chart.yaml)
+VERSION  := $(shell git describe --tags --dirty --match '$(RELEASE)' 2>/dev/null | grep -Fx '$(RELEASE)' || \
+	echo "$(RELEASE)+$$(git describe --always --dirty --exclude '*' 2>/dev/null || echo unknown)")
 
 # Without the tracing of gRPC, which Autohealer does not use, the agent is a sixth smaller.
 TAGS     := grpcnotrace

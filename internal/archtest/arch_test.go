@@ -282,25 +282,69 @@ func TestEveryPackageIsDocumented(t *testing.T) {
 	}
 }
 
+// makeTarget runs make in a folder, and returns its standard output.
+func makeTarget(t *testing.T, folder string, args ...string) string {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), "make", append([]string{"--no-print-directory", "-C", folder}, args...)...)
+	cmd.Env = append(os.Environ(), "MAKEFLAGS=", "KARPENTER=") // this test may run under make
+	return string(testkit.Value(cmd.Output()).Must(t))
+}
+
 // The demo of node pools is an option of make demo, which a variable of the Makefile could
 // switch on by mistake.
 func TestMakeDemoShowsNodePoolsOnRequestOnly(t *testing.T) {
 	for _, options := range [][]string{nil, {"KARPENTER=1"}} {
-		args := append([]string{"-n", "-C", "../..", "demo"}, options...)
-		cmd := exec.CommandContext(t.Context(), "make", args...)
-		cmd.Env = append(os.Environ(), "MAKEFLAGS=", "KARPENTER=") // this test may run under make
-		recipe, err := cmd.CombinedOutput()
-		testkit.Require(t, err == nil, "make %v: %v\n%s", args, err, recipe)
-		if is := bytes.Contains(recipe, []byte(" -karpenter")); is != (options != nil) {
-			t.Errorf("make %v shows node pools: %t", args, is)
+		recipe := makeTarget(t, "../..", append([]string{"-n", "demo"}, options...)...)
+		if is := strings.Contains(recipe, " -karpenter"); is != (options != nil) {
+			t.Errorf("make demo %v shows node pools: %t", options, is)
 		}
 	}
 }
 
+// The programs, the images and the chart have the same version.
+func TestTheChartNamesTheVersion(t *testing.T) {
+	const chart = "deploy/chart/Chart.yaml"
+	folder := t.TempDir()
+	for _, file := range []string{"Makefile", chart} {
+		testkit.Must(t, os.MkdirAll(filepath.Dir(filepath.Join(folder, file)), 0o755))
+		testkit.Must(t, os.WriteFile(filepath.Join(folder, file), testkit.Value(os.ReadFile(filepath.Join("../..", file))).Must(t), 0o600))
+	}
+	found := regexp.MustCompile(`(?m)^version: (\d+\.\d+\.\d+)\nappVersion: v(.*)$`).FindSubmatch(testkit.Value(os.ReadFile(filepath.Join(folder, chart))).Must(t))
+	testkit.Require(t, found != nil, "%s has no version with three numbers and an appVersion that begins with v", chart)
+	testkit.Same(t, string(found[2]), string(found[1]), "the appVersion after v")
+	release := "v" + string(found[1])
+
+	git := func(args ...string) string {
+		t.Helper()
+		cmd := exec.CommandContext(t.Context(), "git", append([]string{"-C", folder, "-c", "user.name=a", "-c", "user.email=a@example.com"}, args...)...)
+		out, err := cmd.CombinedOutput()
+		testkit.Require(t, err == nil, "git %v: %v\n%s", args, err, out)
+		return strings.TrimSpace(string(out))
+	}
+	// Both targets pass the version on.
+	version := func(want string) {
+		t.Helper()
+		recipe := makeTarget(t, folder, "-n", "build", "images")
+		for _, argument := range []string{"'-X main.version=" + want + "'", "-version '" + want + "'"} {
+			testkit.Check(t, strings.Contains(recipe, argument), "no program gets %s:\n%s", argument, recipe)
+		}
+	}
+	version(release + "+unknown") // without git
+	git("init", "--quiet")
+	git("add", ".")
+	git("commit", "--quiet", "--message", "first")
+	commit := git("rev-parse", "--short", "HEAD")
+	version(release + "+" + commit)
+	git("tag", "--annotate", "--message", "another", "v99.0.0")
+	version(release + "+" + commit)
+	git("tag", release)
+	version(release)
+	testkit.Must(t, os.WriteFile(filepath.Join(folder, chart), []byte("# changed\nappVersion: "+release+"\n"), 0o600))
+	version(release + "+" + commit + "-dirty")
+}
+
 func TestTheGateTestsEachPackageOnce(t *testing.T) {
-	cmd := exec.CommandContext(t.Context(), "make", "--no-print-directory", "-C", "../..", "tested-packages")
-	cmd.Env = append(os.Environ(), "MAKEFLAGS=") // this test may run under make
-	tested := strings.Fields(string(testkit.Value(cmd.Output()).Must(t)))
+	tested := strings.Fields(makeTarget(t, "../..", "tested-packages"))
 	slices.Sort(tested)
 	var all []string
 	for _, p := range packages(t) {
