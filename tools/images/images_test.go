@@ -107,6 +107,24 @@ func TestTheSameSourcesMakeTheSameProgram(t *testing.T) {
 	}
 }
 
+// A plus sign in the URL of a package means a space.
+func TestTheSBOMEscapesVersions(t *testing.T) {
+	program, err := os.Executable() // its modules include docker/cli, whose version ends in +incompatible
+	if err != nil {
+		t.Fatal(err)
+	}
+	image := assembled(t, plant(t, map[string]string{"program": "#!", "config/a.json": "{}"}))
+	content, err := describe("autohealer-agent", "v1+x", image, program, []debianPackage{{name: "bash", version: "5+b1", architecture: "amd64"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{`"pkg:golang/github.com/docker/cli@v`, `%2Bincompatible"`, `@v1%2Bx"`, `"pkg:deb/debian/bash@5%2Bb1?arch=amd64"`} {
+		if !bytes.Contains(content, []byte(want)) {
+			t.Errorf("the SBOM lacks %s:\n%s", want, content)
+		}
+	}
+}
+
 func TestProgramsAreBuiltAsTheMakefileBuildsThem(t *testing.T) {
 	if tag, err := readBuildTag("../../Makefile"); err != nil || tag != "grpcnotrace" {
 		t.Errorf("the tag is %q (%v)", tag, err)

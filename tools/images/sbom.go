@@ -40,7 +40,8 @@ func describe(name, version string, image v1.Image, program string, packages []d
 		}},
 		Relationships: []*v2_3.Relationship{{RefA: common.MakeDocElementID("", "DOCUMENT"), RefB: common.MakeDocElementID("", string(root)), Relationship: common.TypeRelationshipDescribe}},
 	}
-	add := func(name, version, purl string) {
+	add := func(name, version, kind, qualifiers string) {
+		purl := "pkg:" + kind + "/" + name + "@" + strings.ReplaceAll(version, "+", "%2B") + qualifiers
 		id := common.ElementID(fmt.Sprintf("Package-%d", len(document.Packages)))
 		document.Packages = append(document.Packages, &v2_3.Package{
 			PackageName: name, PackageSPDXIdentifier: id, PackageVersion: version, PackageDownloadLocation: "NOASSERTION",
@@ -51,16 +52,16 @@ func describe(name, version string, image v1.Image, program string, packages []d
 		})
 	}
 	goVersion := strings.TrimPrefix(built.GoVersion, "go")
-	add("stdlib", goVersion, "pkg:golang/stdlib@"+goVersion)
+	add("stdlib", goVersion, "golang", "")
 	main := &debug.Module{Path: built.Main.Path, Version: version}
 	for _, module := range append([]*debug.Module{main}, built.Deps...) {
 		if module.Replace != nil {
 			module = module.Replace
 		}
-		add(module.Path, module.Version, "pkg:golang/"+module.Path+"@"+module.Version)
+		add(module.Path, module.Version, "golang", "")
 	}
 	for _, one := range packages {
-		add(one.name, one.version, fmt.Sprintf("pkg:deb/debian/%s@%s?arch=%s", one.name, strings.ReplaceAll(one.version, "+", "%2B"), one.architecture))
+		add(one.name, one.version, "deb/debian", "?arch="+one.architecture)
 	}
 	var text bytes.Buffer
 	err = spdxjson.Write(document, &text, spdxjson.Indent("  "), spdxjson.EscapeHTML(false))
