@@ -282,7 +282,8 @@ func (p prometheus) query(expression string) (int, error) {
 	return len(answer.Data.Result), nil
 }
 
-// withoutData are metrics of the dashboard that this cluster has no series of.
+// withoutData are metrics of the dashboard that this cluster has no series of. A test of docs/generate
+// compares their names and labels with the programs.
 var withoutData = map[string]bool{
 	"autohealer_remediations_total": true, "autohealer_remediation_recovery_duration_seconds": true, // there is no health check
 	"autohealer_repairs_total": true, "autohealer_nodepool_held": true, // there is no NodePool

@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"sigs.k8s.io/yaml"
 
 	"github.com/resourcestack/autohealer/internal/finding"
 	"github.com/resourcestack/autohealer/internal/testkit"
@@ -56,6 +57,78 @@ func TestEveryMetricIsListed(t *testing.T) {
 	testkit.Check(t, len(names) >= 30, "%d metrics: this test does not look at all of them", len(names))
 	for _, name := range names {
 		testkit.Check(t, strings.Contains(page, "| `"+name+"` |"), "%s is not on the page", name)
+	}
+}
+
+// The expressions of the dashboard and of the alerts ask for metrics and labels that the programs
+// have. A histogram has buckets, a counter has a rate, and a gauge has neither.
+func TestDashboardAndAlertsUseMetricsOfThePrograms(t *testing.T) {
+	known := map[string]metric{}
+	for _, program := range []string{"./cmd/autohealer-controller", "./cmd/autohealer-agent"} {
+		for _, m := range testkit.Value(readMetrics(root, program)).Must(t) {
+			known[m.name] = m
+		}
+	}
+	// Libraries and Prometheus itself make these.
+	known["process_resident_memory_bytes"] = metric{kind: "gauge", labels: []string{"job", "pod", "instance"}}
+	var (
+		name   = regexp.MustCompile(`\b(?:autohealer|problem|process)_\w+`)
+		labels = regexp.MustCompile(`(\w+)(?:=~|!~|!=|=)"|by \(([\w, ]+)\)|{{ *(?:\$labels\.)?(\w+) *}}`)
+	)
+	check := func(title, expression, text string) {
+		t.Helper()
+		names := name.FindAllString(expression, -1)
+		testkit.Check(t, len(names) == 1, "%s: %s uses the metrics %v, want one", title, expression, names)
+		for _, used := range names {
+			base, isBucket := strings.CutSuffix(used, "_bucket")
+			m, found := known[base]
+			testkit.Check(t, found, "%s: no program has %s", title, used)
+			want := "gauge"
+			switch {
+			case isBucket:
+				want = "histogram"
+			case strings.Contains(expression, "rate("):
+				want = "counter"
+			}
+			testkit.Check(t, !found || m.kind == want, "%s: %s is a %s, and %s wants a %s", title, used, m.kind, expression, want)
+			for _, match := range labels.FindAllStringSubmatch(expression+" "+text, -1) {
+				for _, label := range strings.FieldsFunc(strings.Join(match[1:], ","), func(r rune) bool { return r == ',' || r == ' ' }) {
+					testkit.Check(t, slices.Contains(m.labels, label) || isBucket && label == "le", "%s: %s has the labels %v and not %s", title, used, m.labels, label)
+				}
+			}
+		}
+	}
+	read := func(path string, into any) {
+		t.Helper()
+		testkit.Must(t, yaml.Unmarshal(testkit.Value(os.ReadFile(filepath.Join(root, path))).Must(t), into))
+	}
+	var dashboard struct {
+		Panels []struct {
+			Title   string
+			Targets []struct{ Expr, LegendFormat string }
+		}
+	}
+	read("deploy/chart/files/dashboard.json", &dashboard)
+	checked := 0
+	for _, panel := range dashboard.Panels {
+		for _, target := range panel.Targets {
+			checked++
+			check(panel.Title, target.Expr, target.LegendFormat)
+		}
+	}
+	testkit.Check(t, checked > 25, "the dashboard has %d expressions", checked)
+	var rules struct {
+		Groups []struct {
+			Rules []struct {
+				Alert, Expr string
+				Annotations map[string]string
+			}
+		}
+	}
+	read("deploy/chart/alerts.yaml", &rules)
+	testkit.Require(t, len(rules.Groups) == 1 && len(rules.Groups[0].Rules) >= 12, "the groups of alerts are %v", rules.Groups)
+	for _, rule := range rules.Groups[0].Rules {
+		check(rule.Alert, rule.Expr, rule.Annotations["summary"]+rule.Annotations["description"])
 	}
 }
 
