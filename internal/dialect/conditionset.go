@@ -88,6 +88,7 @@ func (s ConditionSet) Rule() (triage.Rule, error) {
 	}
 	return f.rule(triage.Rule{
 		ID:       triage.RuleID{Kind: policykind.ConditionSet, Name: f.text("metadata.name", s.Name, "a set needs a name")},
+		Stage:    policykind.StageTaint,
 		Selector: s.Selector,
 		When:     when,
 		Bound:    bound,

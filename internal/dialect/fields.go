@@ -85,7 +85,7 @@ func (f *fields) limit(path, value string) *triage.Limit {
 
 // rule returns the compiled rule with the precedence of its kind, or the first error.
 func (f *fields) rule(r triage.Rule) (triage.Rule, error) {
-	r.Precedence, r.Stage = policykind.Precedence(r.ID.Kind), policykind.StageOf(r.ID.Kind)
+	r.Precedence = policykind.Precedence(r.ID.Kind)
 	if f.err == nil {
 		f.err = r.Validate()
 	}

@@ -92,6 +92,7 @@ func (c NodeHealthCheck) Rule() (triage.Rule, error) {
 	recovery := c.recovery(&f)
 	return f.rule(triage.Rule{
 		ID:       triage.RuleID{Kind: policykind.NodeHealthCheck, Name: f.text("metadata.name", c.Name, "a health check needs a name")},
+		Stage:    policykind.StageRemediate,
 		Selector: c.Selector,
 		When:     when,
 		Bound:    bound,

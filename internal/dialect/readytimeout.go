@@ -43,6 +43,7 @@ func (r ReadyTimeout) Rule() (triage.Rule, error) {
 	})
 	return f.rule(triage.Rule{
 		ID:       triage.RuleID{Kind: policykind.ReadyTimeout, Name: f.text("metadata.name", r.Name, "a ready timeout needs a name")},
+		Stage:    policykind.StageRepair,
 		Selector: r.Selector,
 		When:     when,
 		Bound:    triage.Bound{Cap: r.limit(&f), Pool: r.Pool},

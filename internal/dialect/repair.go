@@ -115,6 +115,7 @@ func (r Repair) Rule() (triage.Rule, error) {
 	}
 	return f.rule(triage.Rule{
 		ID:       triage.RuleID{Kind: policykind.Repair, Name: f.text("metadata.name", r.Name, "a repair policy needs a name")},
+		Stage:    policykind.StageRepair,
 		Selector: r.Selector,
 		When:     when,
 		Bound:    triage.Bound{Gate: r.threshold(&f), GateName: thresholdField, Cap: r.limit(&f), Pool: r.Pool},

@@ -230,7 +230,7 @@ func newCallOffFixture(t *testing.T, f *enginetest.Fixture, set triage.RuleID) *
 	f.AddTreatments(toys)
 	f.SetNodeWriter(c.taints)
 	testkit.Must(t, f.Core().SetRule(time.Now(), triage.Rule{
-		ID: set, When: triage.When{Signals: []triage.Signal{{Condition: "Toy", Status: triage.True}}},
+		ID: set, Stage: policykind.StageTaint, When: triage.When{Signals: []triage.Signal{{Condition: "Toy", Status: triage.True}}},
 		Response: triage.Response{Taint: &triage.TaintResponse{Key: "toy", Effect: triage.NoExecute}},
 	}))
 	return c

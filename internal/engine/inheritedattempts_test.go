@@ -42,7 +42,7 @@ func loadAttempts(t *testing.T, c *loopFixture, nodes ...*corev1.Node) *attemptF
 	f := &attemptFixture{loopFixture: c, t: t, version: 100}
 	testkit.Must(t, c.core.SetRails(time.Now(), triage.Rails{MaxAttempts: &triage.MaxAttempts{Limit: 3, Window: 24 * time.Hour}}))
 	testkit.Must(t, c.core.SetRule(time.Now(), triage.Rule{
-		ID: replaces, When: triage.When{Signals: []triage.Signal{{Condition: "Broken", Status: triage.True}}},
+		ID: replaces, Stage: policykind.StageRemediate, When: triage.When{Signals: []triage.Signal{{Condition: "Broken", Status: triage.True}}},
 		Response: triage.Response{Ladder: []triage.Step{{Action: triage.Terminate}}},
 	}))
 	items := make([]any, 0, len(nodes))

@@ -141,7 +141,7 @@ func TestASnapshotHasRoomForRemovedAndExistingNodes(t *testing.T) {
 		w := &Stepper{c.Engine}
 		rule := triage.RuleID{Kind: "Toy", Name: "rule"}
 		must(t, c.core.SetRule(time.Now(), triage.Rule{
-			ID: rule, When: triage.When{Signals: []triage.Signal{{Condition: "Sick", Status: triage.True}}},
+			ID: rule, Stage: "Toy", When: triage.When{Signals: []triage.Signal{{Condition: "Sick", Status: triage.True}}},
 			Response: triage.Response{Ladder: []triage.Step{{Action: triage.Remediate, Ref: "step"}}},
 		}))
 		c.core.Loaded(time.Now())

@@ -20,6 +20,7 @@ func TestNodeFactsReceiveEveryNode(t *testing.T) {
 		}
 		rule := triage.Rule{
 			ID:       triage.RuleID{Kind: "Toy", Name: "set"},
+			Stage:    "Toy",
 			When:     triage.When{Signals: []triage.Signal{{Condition: "Disk", Status: triage.True}}},
 			Response: triage.Response{Taint: &triage.TaintResponse{Key: "disk", Effect: triage.NoSchedule}},
 		}

@@ -18,7 +18,7 @@ func TestAPodProtectsItsNode(t *testing.T) {
 	open(t, func(c *loopFixture) {
 		c.SetRespect(time.Now(), &dialect.Respect{DoNotDisrupt: true})
 		testkit.Must(t, c.core.SetRule(time.Now(), triage.Rule{
-			ID: triage.RuleID{Kind: "Toy", Name: "drain"}, When: triage.When{Signals: []triage.Signal{{Condition: "Disk", Status: triage.True}}},
+			ID: triage.RuleID{Kind: "Toy", Name: "drain"}, Stage: "Toy", When: triage.When{Signals: []triage.Signal{{Condition: "Disk", Status: triage.True}}},
 			Response: triage.Response{Ladder: []triage.Step{{Action: triage.Drain}}},
 		}))
 		node := func(version string, status corev1.ConditionStatus) {

@@ -20,6 +20,7 @@ import (
 
 	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
 	remediationv1alpha1 "github.com/resourcestack/autohealer/api/remediation/v1alpha1"
+	"github.com/resourcestack/autohealer/internal/dialect"
 	"github.com/resourcestack/autohealer/internal/engine"
 	"github.com/resourcestack/autohealer/internal/karpenter"
 	"github.com/resourcestack/autohealer/internal/ledger"
@@ -61,7 +62,7 @@ func (p *toyPolicy) SetRules(_ context.Context, now time.Time) time.Time {
 	}
 	p.isSet = true
 	err := p.host.Core().SetRule(now, triage.Rule{
-		ID: toyRule, Precedence: policykind.Precedence(toyRule.Kind),
+		ID: toyRule, Precedence: policykind.Precedence(toyRule.Kind), Stage: policykind.StageRemediate,
 		When:     triage.When{Signals: []triage.Signal{{Condition: "Toy", Status: triage.True}}},
 		Bound:    triage.Bound{Cap: &triage.Limit{Number: 1}},
 		Response: triage.Response{Ladder: []triage.Step{{Action: triage.Drain}}},
@@ -268,13 +269,13 @@ func (f *toyFixture) runs(e *toyEngine) (end context.CancelFunc, done <-chan err
 	return cancel, result
 }
 
-// waits waits until a node waits for the one slot of the toy policy.
-func (f *toyFixture) waits(e *toyEngine, node string) {
+// waits waits until the finding of the toy policy about a node has this code.
+func (f *toyFixture) waits(e *toyEngine, node string, why triage.Code) {
 	f.Helper()
-	testkit.Eventually(f, node+" waits for the slot", func() error {
+	testkit.Eventually(f, node+" waits: "+why.String(), func() error {
 		found := make(chan triage.Reason, 1)
 		e.engine.Post(f.Context(), func(time.Time) { found <- e.policy.nodes[node] })
-		if is := <-found; is.Code != triage.CapFull {
+		if is := <-found; is.Code != why {
 			return fmt.Errorf("the finding is %q; the log:\n%s", is, e.log.String())
 		}
 		return nil
@@ -355,13 +356,21 @@ func TestAPolicyAndATreatmentOfOtherPackages(t *testing.T) {
 	testkit.Must(t, err)
 	const a, b, c = "node-0001", "node-0002", "node-0003"
 
-	// The bound: b waits until a has recovered.
+	// Mode Paused: a waits until Guardrails enforce again.
+	paused, err := dialect.DefaultRails(dialect.ModePaused)
+	testkit.Must(t, err)
 	first := f.claims("first")
+	testkit.Must(t, first.engine.Core().SetRails(time.Now(), paused.Core))
 	end, done := f.runs(first)
 	f.reports(a, corev1.ConditionTrue)
+	f.waits(first, a, triage.OnHold)
+	f.has()
+	first.engine.Post(t.Context(), func(now time.Time) { testkit.Must(t, first.engine.Core().SetRails(now, triage.Rails{})) })
 	f.has(a)
+
+	// The bound: b waits until a has recovered.
 	f.reports(b, corev1.ConditionTrue)
-	f.waits(first, b)
+	f.waits(first, b, triage.CapFull)
 	f.reports(a, corev1.ConditionFalse)
 	f.has(b)
 	f.reports(b, corev1.ConditionFalse)
@@ -385,7 +394,7 @@ func TestAPolicyAndATreatmentOfOtherPackages(t *testing.T) {
 	f.reports(b, corev1.ConditionTrue)
 	second := f.claims("second")
 	_, done = f.runs(second)
-	f.waits(second, b)
+	f.waits(second, b, triage.CapFull)
 	testkit.Must(t, api.Create(t.Context(), newToy(a))) // the creation arrives
 	f.has(b)                                            // after the toy of a was deleted
 

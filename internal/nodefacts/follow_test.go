@@ -40,6 +40,7 @@ func TestFollow(t *testing.T) {
 	}
 	rule := triage.Rule{
 		ID:       triage.RuleID{Kind: policykind.ConditionSet, Name: "asked"},
+		Stage:    policykind.StageTaint,
 		When:     triage.When{Signals: []triage.Signal{{Condition: "Disk", Status: triage.True}}},
 		Response: triage.Response{Taint: &triage.TaintResponse{Key: "example.com/asked", Effect: triage.NoSchedule}},
 	}

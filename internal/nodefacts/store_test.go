@@ -24,6 +24,7 @@ import (
 func unhealthyRule() triage.Rule {
 	return triage.Rule{
 		ID:       triage.RuleID{Kind: policykind.ConditionSet, Name: "asked"},
+		Stage:    policykind.StageTaint,
 		When:     triage.When{Signals: []triage.Signal{{Condition: "Disk", Status: triage.True}}},
 		Response: triage.Response{Taint: &triage.TaintResponse{Key: "example.com/asked", Effect: triage.NoSchedule}},
 	}

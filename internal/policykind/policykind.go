@@ -1,4 +1,4 @@
-// Package policykind names the kinds of policies that this version knows, and their stages.
+// Package policykind names the kinds of policies that this version knows, and the stages of rules.
 // The core does not know them: it only compares the names. A stored record of another kind
 // belongs to a newer version, so its readers leave it as it is.
 package policykind
@@ -21,7 +21,7 @@ const (
 // all are the kinds in the order of precedence of their rules.
 var all = []triage.Kind{ConditionSet, NodeHealthCheck, Repair, ReadyTimeout}
 
-// The stages that Guardrails can stop. Each kind of policy belongs to one of them.
+// The stages that Guardrails can stop. Each rule belongs to one of them.
 const (
 	StageTaint     triage.Stage = "Taint"
 	StageRemediate triage.Stage = "Remediate"
@@ -30,19 +30,6 @@ const (
 
 // Stages returns all stages, from the least to the most disruptive.
 func Stages() []triage.Stage { return []triage.Stage{StageTaint, StageRemediate, StageRepair} }
-
-// StageOf returns the stage of the rules of a kind; empty for a kind that [Register] added.
-func StageOf(kind triage.Kind) triage.Stage {
-	switch kind {
-	case ConditionSet:
-		return StageTaint
-	case NodeHealthCheck:
-		return StageRemediate
-	case Repair, ReadyTimeout:
-		return StageRepair
-	}
-	return ""
-}
 
 // Register adds a kind whose policy is in another module or test, so that stored records may
 // name it. It must be called while packages are initialized.

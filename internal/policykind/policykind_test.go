@@ -66,14 +66,3 @@ func FuzzParseRuleID(f *testing.F) {
 		}
 	})
 }
-
-func TestStageOf(t *testing.T) {
-	for kind, want := range map[triage.Kind]triage.Stage{
-		policykind.ConditionSet: policykind.StageTaint, policykind.NodeHealthCheck: policykind.StageRemediate,
-		policykind.Repair: policykind.StageRepair, policykind.ReadyTimeout: policykind.StageRepair, "Toy": "",
-	} {
-		if got := policykind.StageOf(kind); got != want {
-			t.Errorf("%s has stage %q, want %q", kind, got, want)
-		}
-	}
-}

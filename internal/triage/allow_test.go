@@ -15,6 +15,7 @@ import (
 func repairOf(pool string) triage.Rule {
 	return triage.Rule{
 		ID:       triage.RuleID{Kind: policykind.Repair, Name: "NodePool/" + pool},
+		Stage:    policykind.StageRepair,
 		When:     triage.When{Signals: []triage.Signal{{Condition: "NetworkUnavailable", Status: triage.True}}},
 		Bound:    triage.Bound{Pool: "NodePool/" + pool},
 		Response: triage.Response{Ladder: []triage.Step{{Action: triage.Terminate}}},

@@ -88,7 +88,7 @@ func benchRules(tb testing.TB) []triage.Rule {
 			tb.Fatal(err)
 		}
 		for i := range benchRulesPerPool {
-			r := triage.Rule{Selector: who}
+			r := triage.Rule{Selector: who, Stage: policykind.StageRemediate}
 			stand := time.Duration(i%2) * 5 * time.Minute
 			signal := func(condition int) triage.Signal {
 				return triage.Signal{Condition: conditionType(condition), Status: unhealthyStatus(condition), For: stand}

@@ -363,6 +363,7 @@ func TestAbandonWithoutRetryEndsAnEarlierWait(t *testing.T) {
 	id := triage.RuleID{Kind: policykind.ConditionSet, Name: "a"}
 	if err := core.SetRule(startTime, triage.Rule{
 		ID:       id,
+		Stage:    policykind.StageTaint,
 		When:     triage.When{Signals: []triage.Signal{{Condition: "Disk", Status: triage.True}}},
 		Response: triage.Response{Taint: &triage.TaintResponse{Key: "unhealthy", Effect: triage.NoExecute}},
 	}); err != nil {
@@ -391,7 +392,7 @@ func TestATerminationDoesNotExceedTheRailsByItself(t *testing.T) {
 	core := triage.New()
 	rule := func(name string, response triage.Response) triage.RuleID {
 		id := triage.RuleID{Kind: policykind.Repair, Name: name}
-		testkit.Must(t, core.SetRule(startTime, triage.Rule{ID: id, When: triage.When{Signals: []triage.Signal{{Condition: name, Status: triage.True}}}, Response: response}))
+		testkit.Must(t, core.SetRule(startTime, triage.Rule{ID: id, Stage: policykind.StageRemediate, When: triage.When{Signals: []triage.Signal{{Condition: name, Status: triage.True}}}, Response: response}))
 		return id
 	}
 	terminate := rule("Disk", triage.Response{Ladder: []triage.Step{{Action: triage.Terminate}}})

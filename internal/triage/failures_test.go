@@ -27,7 +27,7 @@ func TestACorrelatedFailureOutlivesALeader(t *testing.T) {
 				Threshold: triage.Limit{Number: 50, Percent: true}, MinNodes: 3, Window: 5 * time.Minute, Labels: []string{"zone"},
 			}}))
 			testkit.Must(t, core.SetRule(now, triage.Rule{
-				ID: triage.RuleID{Kind: policykind.NodeHealthCheck, Name: "a"}, When: triage.When{Signals: []triage.Signal{{Condition: triage.Ready, Status: triage.False, For: time.Minute}}},
+				ID: triage.RuleID{Kind: policykind.NodeHealthCheck, Name: "a"}, Stage: policykind.StageRemediate, When: triage.When{Signals: []triage.Signal{{Condition: triage.Ready, Status: triage.False, For: time.Minute}}},
 				Response: triage.Response{Ladder: []triage.Step{{Action: triage.Remediate}}},
 			}))
 			for i, node := range []string{"a", "b", "c"} {

@@ -261,6 +261,7 @@ func TestImpactNamesFirstNodes(t *testing.T) {
 		core, there := triage.New(), map[string]bool{}
 		rule := triage.Rule{
 			ID:       triage.RuleID{Kind: policykind.ConditionSet, Name: "asked"},
+			Stage:    policykind.StageTaint,
 			When:     triage.When{Signals: []triage.Signal{{Condition: "Disk", Status: triage.True}}},
 			Response: triage.Response{Taint: &triage.TaintResponse{Key: "example.com/asked", Effect: triage.NoSchedule}},
 		}
@@ -371,6 +372,7 @@ func impactRule(tb testing.TB) triage.Rule {
 	}
 	return triage.Rule{
 		ID:       triage.RuleID{Kind: policykind.ConditionSet, Name: "asked"},
+		Stage:    policykind.StageTaint,
 		Selector: who,
 		When: triage.When{All: true, Signals: []triage.Signal{
 			{Condition: "Problem13", Status: triage.False, For: 5 * time.Minute},

@@ -20,11 +20,11 @@ func TestInventedKinds(t *testing.T) {
 	now := time.Date(2026, 7, 1, 12, 0, 0, 0, time.UTC)
 	when := triage.When{Signals: []triage.Signal{{Condition: "Disk", Status: triage.False}}}
 	taints := triage.Rule{
-		ID: triage.RuleID{Kind: "Quarantine", Name: "q"}, When: when, Bound: triage.Bound{Cap: &triage.Limit{Number: 1}}, Precedence: 7,
+		ID: triage.RuleID{Kind: "Quarantine", Name: "q"}, Stage: "Toy", When: when, Bound: triage.Bound{Cap: &triage.Limit{Number: 1}}, Precedence: 7,
 		Response: triage.Response{Taint: &triage.TaintResponse{Key: "example.com/unhealthy", Effect: triage.NoExecute}},
 	}
 	treats := triage.Rule{
-		ID: triage.RuleID{Kind: "Reimage", Name: "r"}, When: when, Bound: triage.Bound{Cap: &triage.Limit{Number: 1}}, Precedence: 6,
+		ID: triage.RuleID{Kind: "Reimage", Name: "r"}, Stage: "Toy", When: when, Bound: triage.Bound{Cap: &triage.Limit{Number: 1}}, Precedence: 6,
 		Response: triage.Response{Ladder: []triage.Step{{Action: triage.Reboot}}},
 	}
 	node := func(name string, status triage.Status) triage.Node {

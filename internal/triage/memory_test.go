@@ -74,7 +74,8 @@ func waitingCore(t *testing.T, now time.Time) *triage.Core {
 	t.Helper()
 	core := triage.New()
 	if err := core.SetRule(now, triage.Rule{
-		ID: triage.RuleID{Kind: policykind.ConditionSet, Name: "a"},
+		ID:    triage.RuleID{Kind: policykind.ConditionSet, Name: "a"},
+		Stage: policykind.StageTaint,
 		When: triage.When{Signals: []triage.Signal{
 			{Condition: "Disk", Status: triage.True, For: 24 * time.Hour},
 			{Condition: "Disk", Status: triage.Missing, For: 24 * time.Hour},

@@ -83,10 +83,11 @@ func (h *history) repairPool() {
 	}
 	limit := triage.Limit{Number: rapid.IntRange(1, 3).Draw(h.t, "")}
 	repair := triage.Rule{
-		ID:   triage.RuleID{Kind: policykind.Repair, Name: "p"},
-		When: triage.When{Signals: []triage.Signal{{Condition: "Disk", Status: triage.False, For: pick(h.t, waits)}}},
+		ID:    triage.RuleID{Kind: policykind.Repair, Name: "p"},
+		Stage: policykind.StageRepair,
+		When:  triage.When{Signals: []triage.Signal{{Condition: "Disk", Status: triage.False, For: pick(h.t, waits)}}},
 	}
-	timeout := triage.Rule{ID: triage.RuleID{Kind: policykind.ReadyTimeout, Name: "p"}, When: h.drawReadyTimeout()}
+	timeout := triage.Rule{ID: triage.RuleID{Kind: policykind.ReadyTimeout, Name: "p"}, Stage: policykind.StageRepair, When: h.drawReadyTimeout()}
 	for _, rule := range []triage.Rule{repair, timeout} {
 		rule.Bound, rule.Response.Ladder = triage.Bound{Cap: &limit, Pool: "p"}, []triage.Step{{Action: triage.Terminate}}
 		h.setRule(rule)

@@ -53,7 +53,7 @@ func (h *history) drawRails() triage.Rails {
 	return r
 }
 
-var stages = []triage.Stage{"", "taint", "treat"}
+var stages = []triage.Stage{"repair", "taint", "treat"}
 
 func (h *history) railLimits() []triage.Limit {
 	return []triage.Limit{{Number: 1}, {Number: 2}, {Number: 49, Percent: true}, {Number: 50, Percent: true}, {Number: 100, Percent: true}, {Number: 0, Percent: true}}

@@ -32,7 +32,8 @@ type Rule struct {
 	// value follow by kind and name. A rule that is not set has the value zero.
 	Precedence int
 
-	// Stage is the stage of the rule, which [Rails.Hold] can stop.
+	// Stage is the stage of the rule, which [Rails.Hold] can stop. Every rule has one, so that a hold of
+	// all stages stops every rule.
 	Stage Stage
 
 	// Hold, if not empty, is the reason why nothing new may begin. Existing responses stay
@@ -257,6 +258,8 @@ func (r Rule) Validate() error {
 		return bad("id.kind", r.ID.Kind, "want the kind of the policy, without a slash")
 	case r.ID.Name == "":
 		return bad("id.name", r.ID.Name, "a rule needs a name")
+	case r.Stage == "":
+		return bad("stage", r.Stage, "a rule needs a stage, so that Guardrails can stop it")
 	case len(r.When.Signals) == 0:
 		return bad("when.signals", "", "a rule needs at least one signal")
 	}

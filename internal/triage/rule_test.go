@@ -13,7 +13,8 @@ import (
 
 func validRule() triage.Rule {
 	return triage.Rule{
-		ID: triage.RuleID{Kind: policykind.Repair, Name: "default"},
+		ID:    triage.RuleID{Kind: policykind.Repair, Name: "default"},
+		Stage: policykind.StageRepair,
 		When: triage.When{Signals: []triage.Signal{
 			{Condition: "Ready", Status: triage.False, For: time.Minute},
 			{Condition: "Ready", Status: triage.Unknown, For: time.Minute},
@@ -36,6 +37,7 @@ func TestInvalidRules(t *testing.T) {
 		{"has no kind", func(r *triage.Rule) { r.ID.Kind = "" }, "id.kind", ""},
 		{"has an invalid kind", func(r *triage.Rule) { r.ID.Kind = "a/b" }, "id.kind", "a/b"},
 		{"has no name", func(r *triage.Rule) { r.ID.Name = "" }, "id.name", ""},
+		{"has no stage", func(r *triage.Rule) { r.Stage = "" }, "stage", ""},
 		{"has no signal", func(r *triage.Rule) { r.When.Signals = nil }, "when.signals", ""},
 		{"has a signal without a condition", func(r *triage.Rule) { r.When.Signals[1].Condition = "" }, "when.signals[1].condition", ""},
 		{"has an invalid status", func(r *triage.Rule) { r.When.Signals[0].Status = 9 }, "when.signals[0].status", "Status(9)"},

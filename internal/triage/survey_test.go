@@ -20,6 +20,7 @@ import (
 func surveyRule(who triage.Selector) triage.Rule {
 	return triage.Rule{
 		ID:       triage.RuleID{Kind: policykind.NodeHealthCheck, Name: "asked"},
+		Stage:    policykind.StageRemediate,
 		Selector: who,
 		When: triage.When{Signals: []triage.Signal{
 			{Condition: "Disk", Status: triage.True, For: time.Minute}, {Condition: "Fan", Status: triage.True},

@@ -18,6 +18,7 @@ func TestDeletedNodesLeaveNothingBehind(t *testing.T) {
 	pool := testkit.Value(ParseSelector("pool in (a,b),!spot")).Must(t)
 	rule := Rule{
 		ID:       RuleID{Kind: "Kind", Name: "default"},
+		Stage:    "Toy",
 		Selector: pool,
 		When:     When{Signals: []Signal{{Condition: "Ready", Status: False, Reason: "DiskGone"}}},
 		Bound:    Bound{Cap: &Limit{Number: 2}},

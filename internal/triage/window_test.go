@@ -244,7 +244,7 @@ func TestTheEndOfAWindowWakesNodesThatWaitForOthers(t *testing.T) {
 			core := triage.New()
 			testkit.Must(t, core.SetRails(now, rails))
 			testkit.Must(t, core.SetRule(now, triage.Rule{
-				ID: triage.RuleID{Kind: policykind.NodeHealthCheck, Name: "a"}, When: triage.When{Signals: []triage.Signal{{Condition: "Sick", Status: triage.True}}},
+				ID: triage.RuleID{Kind: policykind.NodeHealthCheck, Name: "a"}, Stage: policykind.StageRemediate, When: triage.When{Signals: []triage.Signal{{Condition: "Sick", Status: triage.True}}},
 				Response: triage.Response{Ladder: []triage.Step{{Action: triage.Remediate}}}, Window: turns{now, now.Add(time.Hour)},
 			}))
 			for _, node := range []string{"a", "b"} {
@@ -270,7 +270,7 @@ func TestAWindowClosesWhileNodesAreLoaded(t *testing.T) {
 	core := triage.New()
 	id := triage.RuleID{Kind: policykind.NodeHealthCheck, Name: "a"}
 	testkit.Must(t, core.SetRule(now, triage.Rule{
-		ID: id, When: triage.When{Signals: []triage.Signal{{Condition: "Broken", Status: triage.True}}},
+		ID: id, Stage: policykind.StageRemediate, When: triage.When{Signals: []triage.Signal{{Condition: "Broken", Status: triage.True}}},
 		Response: triage.Response{Ladder: []triage.Step{{Action: triage.Remediate}, {Action: triage.Terminate}}},
 		Window:   turns{now.Add(-time.Hour), now.Add(time.Second)},
 	}))

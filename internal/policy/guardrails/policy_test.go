@@ -32,9 +32,9 @@ func TestGuardrailsRespectTheWorkOfOthers(t *testing.T) {
 		f.AddPolicies(New(f, inbox, dialect.Rails{}, NewMetrics()))
 		when := triage.When{Signals: []triage.Signal{{Condition: "Broken", Status: triage.True}}}
 		for _, kind := range []triage.Kind{policykind.NodeHealthCheck, policykind.Repair, policykind.ReadyTimeout} {
-			testkit.Must(t, f.Core().SetRule(time.Now(), triage.Rule{ID: triage.RuleID{Kind: kind, Name: "a"}, When: when, Response: triage.Response{Ladder: []triage.Step{{Action: triage.Remediate}}}}))
+			testkit.Must(t, f.Core().SetRule(time.Now(), triage.Rule{ID: triage.RuleID{Kind: kind, Name: "a"}, Stage: policykind.StageRemediate, When: when, Response: triage.Response{Ladder: []triage.Step{{Action: triage.Remediate}}}}))
 		}
-		testkit.Must(t, f.Core().SetRule(time.Now(), triage.Rule{ID: triage.RuleID{Kind: policykind.ConditionSet, Name: "a"}, When: when, Response: triage.Response{Taint: &triage.TaintResponse{Key: "k", Effect: triage.NoSchedule}}}))
+		testkit.Must(t, f.Core().SetRule(time.Now(), triage.Rule{ID: triage.RuleID{Kind: policykind.ConditionSet, Name: "a"}, Stage: policykind.StageTaint, When: when, Response: triage.Response{Taint: &triage.TaintResponse{Key: "k", Effect: triage.NoSchedule}}}))
 		node := func(name, version string, isBroken bool) *corev1.Node {
 			n := enginetest.Named(name, version)
 			n.Spec.Unschedulable = isBroken

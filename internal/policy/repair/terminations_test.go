@@ -223,7 +223,7 @@ func TestGuardrailsDecideAboutDeletedNodeClaims(t *testing.T) {
 		h.launches("default", "a", "b", "c")
 		check := triage.RuleID{Kind: policykind.NodeHealthCheck, Name: "check"}
 		testkit.Must(t, h.Core().SetRule(time.Now(), triage.Rule{
-			ID: check, When: triage.When{Signals: []triage.Signal{{Condition: "Broken", Status: triage.True}}}, Response: triage.Response{Ladder: []triage.Step{{Action: triage.Remediate}}},
+			ID: check, Stage: policykind.StageRemediate, When: triage.When{Signals: []triage.Signal{{Condition: "Broken", Status: triage.True}}}, Response: triage.Response{Ladder: []triage.Step{{Action: triage.Remediate}}},
 		}))
 		h.api.changeClaim("claim-a", func(c *karpenter.NodeClaim) { c.DeletionTimestamp = new(metav1.Now()) })
 		h.breaks(corev1.ConditionTrue, "a")

@@ -56,6 +56,7 @@ func TestATaintWaitsForTheLedger(t *testing.T) {
 		for _, rule := range rules {
 			testkit.Must(t, c.Core().SetRule(time.Now(), triage.Rule{
 				ID:       rule,
+				Stage:    "Toy",
 				When:     triage.When{Signals: []triage.Signal{{Condition: "Broken", Status: triage.True}}},
 				Response: triage.Response{Taint: &triage.TaintResponse{Key: rule.Name, Effect: triage.NoExecute}},
 			}))
@@ -92,6 +93,7 @@ func TestATaintWaitsForTheLedger(t *testing.T) {
 func TestATaintThatClosesANodeWaitsForTheLedger(t *testing.T) {
 	rule := triage.Rule{
 		ID:       setRule("disk"),
+		Stage:    "Toy",
 		When:     triage.When{Signals: []triage.Signal{{Condition: "Broken", Status: triage.True}}},
 		Response: triage.Response{Taint: &triage.TaintResponse{Key: "disk", Effect: triage.NoSchedule}},
 	}

@@ -171,6 +171,7 @@ func TestTheEndOfAPause(t *testing.T) {
 		rule := setRule("set")
 		testkit.Must(t, c.Core().SetRule(time.Now(), triage.Rule{
 			ID:       rule,
+			Stage:    "Toy",
 			When:     triage.When{Signals: []triage.Signal{{Condition: "Broken", Status: triage.True}}},
 			Response: triage.Response{Taint: &triage.TaintResponse{Key: "k", Effect: triage.NoSchedule}},
 		}))
@@ -207,6 +208,7 @@ func TestATaintWithoutAnAnswerIsReported(t *testing.T) {
 			open(t, func(c *fixture) {
 				testkit.Must(t, c.Core().SetRule(time.Now(), triage.Rule{
 					ID:       setRule("set"),
+					Stage:    "Toy",
 					When:     triage.When{Signals: []triage.Signal{{Condition: "Broken", Status: triage.True}}},
 					Response: triage.Response{Taint: &triage.TaintResponse{Key: "broken", Effect: triage.NoSchedule}},
 				}))
@@ -280,6 +282,7 @@ func TestARefusedTaintGivesItsPlaceBack(t *testing.T) {
 					testkit.Must(t, c.Core().SetRails(time.Now(), triage.Rails{Unschedulable: &triage.Limit{Number: 1}}))
 					testkit.Must(t, c.Core().SetRule(time.Now(), triage.Rule{
 						ID:       setRule("set"),
+						Stage:    "Toy",
 						When:     triage.When{Signals: []triage.Signal{{Condition: "Broken", Status: triage.True}}},
 						Response: triage.Response{Taint: &triage.TaintResponse{Key: "broken", Effect: effect}},
 					}))
