@@ -7,7 +7,9 @@
 //     a node under the limits on all policies together, before the write that takes it.
 //   - A slot is free only when no write that takes it can still arrive. A treatment says which
 //     of its tasks take a slot, and whether a write can still arrive.
-//   - Immediately before the first write of a treatment the engine asks the core again.
+//   - Immediately before the first write of a treatment the engine looks for pods that protect the node,
+//     reads the node again, asks the core again, and records the attempt. A task that begins a treatment
+//     cannot skip this: the engine runs its [Work] only afterwards ([StartChecks]).
 //   - An attempt counts, whatever happens to the write, to the node or to the leader.
 //   - A failing node does not delay other nodes.
 //

@@ -78,7 +78,7 @@ func newEngine(cfg Config) *Engine {
 		tasks:      taskRunner{byNode: map[string]*NodeTasks{}, results: make(chan *TaskResult, maxConcurrentTasks)},
 		startedAt:  time.Now(),
 	}
-	l.tasks.engine, l.ledger.engine = l, l
+	l.tasks.engine, l.tasks.checks, l.ledger.engine = l, l, l
 	return l
 }
 

@@ -43,7 +43,7 @@ type Host interface {
 
 // TreatmentHost is what the engine offers to treatments, and to policies that know
 // treatments. All methods are for the goroutine of the engine, except IsUnchanged,
-// IsProtected, RecordAttempt, MayStillStart, Writer and Logger.
+// IsProtected, Writer and Logger.
 type TreatmentHost interface {
 	Host
 	// NodeTasks returns the tasks of a node name, created if necessary. FindNodeTasks returns nil if
@@ -96,16 +96,11 @@ type TreatmentHost interface {
 	// RefusalDelay the delay after a write that the API server rejected.
 	RetryDelay(tries int) time.Duration
 	RefusalDelay(refusals int) time.Duration
-	// IsUnchanged reports whether the node of a task is unchanged in everything that matters.
+	// IsUnchanged reports whether the node of a task is unchanged in everything that matters. A task that
+	// begins a treatment does not ask: the engine has checked the node before Run ([StartChecks]).
 	IsUnchanged(ctx context.Context, r *TaskResult) (bool, error)
 	// IsProtected reports whether a pod protects the node of a task from the first step of a treatment.
 	IsProtected(ctx context.Context, r *TaskResult) (bool, error)
-	// RecordAttempt records on the node that a treatment begins, immediately before its first write. It
-	// reports whether the treatment may begin.
-	RecordAttempt(ctx context.Context, r *TaskResult) (may bool, err error)
-	// MayStillStart reports whether a planned treatment may still start, after the engine
-	// has taken in everything that has happened meanwhile.
-	MayStillStart(ctx context.Context, r *TaskResult) (bool, error)
 	Writer() *treat.Writer
 	Logger() *slog.Logger
 }

@@ -200,9 +200,6 @@ func (w *toyTask) Run(ctx context.Context, r *engine.TaskResult) error {
 	if w.remove != nil {
 		return t.api.Delete(ctx, w.remove)
 	}
-	if isStill, err := t.host.IsUnchanged(ctx, r); err != nil || !isStill {
-		return err
-	}
 	if t.send != nil {
 		return t.send(ctx, r.NodeTasks.Node)
 	}

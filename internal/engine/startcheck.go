@@ -9,6 +9,59 @@ import (
 	"github.com/resourcestack/autohealer/internal/triage"
 )
 
+// StartChecks are the checks before a treatment begins. [Engine] implements them; a test may replace one.
+type StartChecks interface {
+	// IsProtected reports whether a pod protects the node from the first step of a treatment.
+	IsProtected(ctx context.Context, r *TaskResult) (bool, error)
+	// IsUnchanged reports whether the node is unchanged in everything that matters.
+	IsUnchanged(ctx context.Context, r *TaskResult) (bool, error)
+	// MayStillStart reports whether the treatment is still planned, after the loop has taken in everything
+	// that has happened meanwhile.
+	MayStillStart(ctx context.Context, r *TaskResult) (bool, error)
+	// RecordAttempt records on the node that the treatment begins, and reports whether it still may.
+	RecordAttempt(ctx context.Context, r *TaskResult) (may bool, err error)
+}
+
+// run does the work of a task. If the task begins a treatment, all checks come first: Work cannot leave
+// one out.
+func (tr *taskRunner) run(ctx context.Context, r *TaskResult) error {
+	if r.Task.Begins {
+		may, err := tr.mayBegin(ctx, r)
+		if err != nil {
+			return err
+		}
+		if !may {
+			if r.Outcome == treat.Made { // nothing is made
+				r.Outcome = treat.Stale
+			}
+			return nil
+		}
+	}
+	return r.Task.Work.Run(ctx, r)
+}
+
+// mayBegin makes the checks. Each may be slow, so those that see the most changes come last.
+func (tr *taskRunner) mayBegin(ctx context.Context, r *TaskResult) (may bool, err error) {
+	t, checks := r.Task, tr.checks
+	if !t.HasBegun {
+		if isProtected, err := checks.IsProtected(ctx, r); err != nil || isProtected {
+			return false, err
+		}
+	}
+	if p, is := t.Work.(Preparer); is {
+		if may, err := p.Prepare(ctx, r); err != nil || !may {
+			return false, err
+		}
+	}
+	if isStill, err := checks.IsUnchanged(ctx, r); err != nil || !isStill {
+		return false, err
+	}
+	if may, err := checks.MayStillStart(ctx, r); err != nil || !may || t.HasBegun {
+		return may, err
+	}
+	return checks.RecordAttempt(ctx, r)
+}
+
 // startRequest asks the loop whether a planned treatment may still start.
 type startRequest struct {
 	node   string
@@ -17,7 +70,7 @@ type startRequest struct {
 	answer chan<- bool // has capacity one
 }
 
-// MayStillStart asks the loop, immediately before an object is created, whether the
+// MayStillStart asks the loop, immediately before the first write of a treatment, whether the
 // treatment may still start. The loop first takes in everything that the watches have
 // delivered: while the task took the Lease and read the node, other nodes may have become
 // unhealthy and closed the gate. The goroutine of the task calls it.

@@ -120,6 +120,9 @@ func (s *Stepper) Begin(node string) *TaskResult {
 	return nil
 }
 
+// SetStartChecks replaces the checks before a treatment begins.
+func (s *Stepper) SetStartChecks(checks StartChecks) { s.tasks.checks = checks }
+
 // Start starts a task of a node and returns its result to fill in.
 func (s *Stepper) Start(now time.Time, node string, t *Task) *TaskResult {
 	return s.tasks.startTask(now, s.tasks.getOrCreate(node), t)

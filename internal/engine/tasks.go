@@ -38,8 +38,12 @@ type Task struct {
 	Node   *corev1.Node // as last seen; nil if gone
 	// NotBefore is the earliest time for the task, apart from retries.
 	NotBefore time.Time
-	// Begins says that the task begins a treatment, or finishes beginning it.
+	// Begins says that the task begins a treatment, or finishes beginning it. The engine runs its Work
+	// only after all [StartChecks] have passed.
 	Begins bool
+	// HasBegun says that an object shows that an earlier task began the treatment. Pods no longer protect
+	// the node, and the attempt is recorded.
+	HasBegun bool
 	// Slot must be stored in the ledger before the task runs. It is zero if the task takes
 	// no slot, or if an API object already shows the slot.
 	Slot ledger.ObjectWrite
@@ -60,6 +64,13 @@ type Work interface {
 	// lost. The engine asks while no task of the node runs, and then reports the task. It decides
 	// nothing else.
 	HasArrived(now time.Time) bool
+}
+
+// Preparer is a Work that begins a treatment and needs something first, for example the Lease of the node.
+type Preparer interface {
+	// Prepare makes requests as Run does, after the engine has looked for pods that protect the node, and
+	// before it reads the node again. It reports whether the treatment may begin.
+	Prepare(ctx context.Context, r *TaskResult) (may bool, err error)
 }
 
 // TaskResult is the result of a task, as far as the engine acts on it.
@@ -110,6 +121,7 @@ type taskRunner struct {
 	results           chan *TaskResult
 	startRequests     chan startRequest // asks whether a treatment may still start; nil while the loop is not running
 	openStartRequests []startRequest    // answered after the round
+	checks            StartChecks       // the engine
 }
 
 // NotWritten records that the task has written nothing more, although a request of it got no answer: the
@@ -141,7 +153,7 @@ func (tr *taskRunner) runInBackground(ctx context.Context, now time.Time, nodeTa
 	tr.engine.requests.Go(func() {
 		ctx, cancel := context.WithTimeout(ctx, WriteTimeout)
 		defer cancel()
-		r.Err = t.Work.Run(ctx, r)
+		r.Err = tr.run(ctx, r)
 		if r.Outcome == treat.Made {
 			r.Outcome = treat.Classify(r.Err)
 		}

@@ -12,6 +12,7 @@ import (
 type faults struct {
 	client    func(client.WithWatch) client.WithWatch
 	host      func(engine.WriterHost) engine.WriterHost
+	checks    func(engine.StartChecks) engine.StartChecks
 	writer    func(engine.NodeWriter) engine.NodeWriter
 	treatment func(engine.Treatment) engine.Treatment
 	rule      func(triage.Rule) triage.Rule

@@ -27,7 +27,7 @@ import (
 var skippedFields = map[string]bool{
 	"engine.Engine.cfg": true, "engine.Engine.statuses": true, "engine.Engine.write": true, "engine.Engine.startedAt": true,
 	"engine.Engine.failureLog": true, "engine.Engine.retiredRules": true,
-	"engine.taskRunner.engine": true, "engine.ledgerWriter.engine": true, "engine.taskSlot.tr": true,
+	"engine.taskRunner.engine": true, "engine.taskRunner.checks": true, "engine.ledgerWriter.engine": true, "engine.taskSlot.tr": true,
 	"engine.Node.Reported": true, "engine.Node.firstFindings": true, "engine.Failure.Text": true,
 	"engine.TaskResult.Err": true, "engine.TaskResult.IsRepeated": true, "engine.unansweredTask.result": true, // what is left to report
 	"ledger.Ledger.client": true,

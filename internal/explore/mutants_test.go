@@ -27,6 +27,7 @@ var mutants = map[string]mutant{
 	"core: an abandoned decision keeps its slot":                  {"triage/core.go", "		c.deactivate(ep)\n	}\n	ep.notBefore", "	}\n	ep.notBefore", "a cap of one"},
 	"engine: a task does not wait for the ledger":                 {"engine/nodetasks.go", "case t.takesSlot() && nodeTasks.granted != t.Slot:", "case t.takesSlot() && nodeTasks.granted != t.Slot && now.IsZero():", "two broken control-plane nodes and a worker"},
 	"engine: a task does not look at the node again":              {"engine/tasks.go", "isStill, err = l.write.IsStill(ctx, known)", "isStill, err = l.write.IsStill(ctx, known)\n	isStill = err == nil", "a gate of one"},
+	"engine: a remediation starts without the checks":             {"engine/startcheck.go", "if r.Task.Begins {", "if r.Task.Begins && ctx == nil {", "a gate of one"},
 	"engine: a remediation starts whatever the plan says":         {"engine/startcheck.go", "isPlanned := ok && planned != nil", "isPlanned := ok || planned != nil", "a gate of one"},
 	"engine: a restored creation is forgotten":                    {"engine/ledger.go", "w.restoreTreatment(now, w.engine.nodeStates[e.Node], e)", "_ = e", "two broken control-plane nodes and a worker"},
 	"engine: a failed ledger write counts as stored":              {"engine/ledger.go", "	if err != nil {\n		isNews", "	if err != nil && w == nil {\n		isNews", "a cap of one"},

@@ -82,15 +82,15 @@ func plantedFaults() map[string]planted {
 			replacedPlane, 3, []op{environment, loseAnswer, holdWatch}, "one control-plane node at a time",
 		},
 		"a remediation starts without a look at the node": {
-			faults{host: func(h engine.WriterHost) engine.WriterHost { return &blindHost{h} }},
+			faults{checks: func(c engine.StartChecks) engine.StartChecks { return &blindChecks{c} }},
 			gate, 0, nil, "a remediation starts after a look at the node",
 		},
 		"a remediation starts although the node has changed": {
-			faults{host: func(h engine.WriterHost) engine.WriterHost { return &stubbornHost{h} }},
+			faults{checks: func(c engine.StartChecks) engine.StartChecks { return &stubbornChecks{c} }},
 			gate, 1, nil, "a remediation starts after a look at the node",
 		},
 		"a remediation starts without asking the gate again": {
-			faults{host: func(h engine.WriterHost) engine.WriterHost { return &ungatedHost{h} }},
+			faults{checks: func(c engine.StartChecks) engine.StartChecks { return &ungatedChecks{c} }},
 			gate, 2, nil, "a remediation starts while the gate is open",
 		},
 		"a remediation of a healthy node stays": {
@@ -126,7 +126,7 @@ func plantedFaults() map[string]planted {
 			railed(Rails{Attempts: 1}), 2, []op{environment}, "a node is not treated more often than allowed",
 		},
 		"an attempt is not recorded before the step": {
-			faults{host: func(h engine.WriterHost) engine.WriterHost { return &forgetfulHost{h} }},
+			faults{checks: func(c engine.StartChecks) engine.StartChecks { return &forgetfulChecks{c} }},
 			railed(Rails{Attempts: 3}), 0, nil, "an attempt is recorded before it starts",
 		},
 		"the pause of a node is ignored by remediations": {
@@ -281,30 +281,30 @@ func (t *lazyTreatment) Tasks(now time.Time, nodeTasks *engine.NodeTasks, n *eng
 	}
 }
 
-// blindHost does not read the node again.
-type blindHost struct{ engine.WriterHost }
+// blindChecks does not read the node again.
+type blindChecks struct{ engine.StartChecks }
 
-func (*blindHost) IsUnchanged(context.Context, *engine.TaskResult) (bool, error) { return true, nil }
+func (*blindChecks) IsUnchanged(context.Context, *engine.TaskResult) (bool, error) { return true, nil }
 
-// stubbornHost reads the node again and ignores what it finds.
-type stubbornHost struct{ engine.WriterHost }
+// stubbornChecks reads the node again and ignores what it finds.
+type stubbornChecks struct{ engine.StartChecks }
 
-func (h *stubbornHost) IsUnchanged(ctx context.Context, r *engine.TaskResult) (bool, error) {
-	_, err := h.WriterHost.IsUnchanged(ctx, r)
+func (c *stubbornChecks) IsUnchanged(ctx context.Context, r *engine.TaskResult) (bool, error) {
+	_, err := c.StartChecks.IsUnchanged(ctx, r)
 	r.Fresh, r.Missing, r.Outcome = nil, false, 0
 	return true, err
 }
 
-// forgetfulHost records no attempts.
-type forgetfulHost struct{ engine.WriterHost }
+// forgetfulChecks records no attempts.
+type forgetfulChecks struct{ engine.StartChecks }
 
-func (*forgetfulHost) RecordAttempt(context.Context, *engine.TaskResult) (bool, error) {
+func (*forgetfulChecks) RecordAttempt(context.Context, *engine.TaskResult) (bool, error) {
 	return true, nil
 }
 
-// ungatedHost does not ask the gate again.
-type ungatedHost struct{ engine.WriterHost }
+// ungatedChecks does not ask the gate again.
+type ungatedChecks struct{ engine.StartChecks }
 
-func (*ungatedHost) MayStillStart(context.Context, *engine.TaskResult) (bool, error) {
+func (*ungatedChecks) MayStillStart(context.Context, *engine.TaskResult) (bool, error) {
 	return true, nil
 }

@@ -116,6 +116,9 @@ func (r *replica) build(c *cluster) {
 	if c.faults.host != nil {
 		host = c.faults.host(host)
 	}
+	if c.faults.checks != nil {
+		r.stepper.SetStartChecks(c.faults.checks(r.stepper))
+	}
 	r.leases = watch.NewOptional(signal, &coordinationv1.Lease{}, nil)
 	r.kinds = &watch.Kinds{Signal: signal, Start: func(func(context.Context)) context.CancelFunc { return func() {} }}
 	remediations := remediation.New(host, r.leases, r.kinds)

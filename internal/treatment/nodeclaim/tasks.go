@@ -151,7 +151,7 @@ func (nc *Treatment) termination(now time.Time, state *engine.Node, c *nodeClaim
 	work := &Work{claims: nc, Does: TerminateClaim, Claim: c.NodeClaim}
 	t := &engine.Task{
 		Kind: TerminateClaim, Resource: "nodeclaims", Failure: "the NodeClaim could not be deleted", FailureEvent: treat.RepairBlocked,
-		Rule: planned.Rule, Reason: planned.Reason, Step: planned.Step, Node: state.Object, Begins: true, Work: work,
+		Rule: planned.Rule, Reason: planned.Reason, Step: planned.Step, Node: state.Object, Begins: true, HasBegun: c.mark != nil, Work: work,
 	}
 	if c.mark == nil {
 		work.Mark = markFor(state.Object, c.NodeClaim, planned, how, now)
@@ -325,27 +325,12 @@ func (w *Work) runCancel(ctx context.Context, r *engine.TaskResult) error {
 	return nil
 }
 
-// runTerminate checks the pods and the node again, asks the engine again, records the attempt, marks
-// the claim, and deletes it. Both writes of the claim carry its version, so a concurrent change of
-// the claim is seen first.
+// runTerminate marks the claim, and deletes it. Both writes of the claim carry its version, so a
+// concurrent change of the claim is seen first.
 func (w *Work) runTerminate(ctx context.Context, r *engine.TaskResult) error {
 	host := w.claims.host
-	if !w.IsMarked() {
-		if isProtected, err := host.IsProtected(ctx, r); err != nil || isProtected {
-			return err
-		}
-	}
-	if isStill, err := host.IsUnchanged(ctx, r); err != nil || !isStill {
-		return err
-	}
-	if may, err := host.MayStillStart(ctx, r); err != nil || !may { // the list of pods may have been slow
-		return err
-	}
 	claim := w.Claim
 	if !w.IsMarked() {
-		if may, err := host.RecordAttempt(ctx, r); err != nil || !may {
-			return err
-		}
 		marked, err := host.Writer().MarkClaim(ctx, claim, w.Mark)
 		if err != nil {
 			return w.fetchClaim(ctx, r, claim, err)

@@ -392,30 +392,19 @@ func (w *Work) Run(ctx context.Context, r *engine.TaskResult) (err error) {
 	return err
 }
 
-// runCreate looks for pods that protect the node, takes the node's Lease, checks the node again, asks the engine
-// again, records the attempt, and creates the object. While the task waited for the Lease, the node may have
-// recovered or the gate may have closed. Then the task ends without creating the object.
+// Prepare takes the node's Lease before its remediation begins. While the task waits for the Lease, the
+// node may recover or the gate may close; the engine checks both afterwards.
+func (w *Work) Prepare(ctx context.Context, r *engine.TaskResult) (may bool, err error) {
+	// Without the namespace for Leases, no other component can hold a Lease.
+	if err := w.obtainLease(ctx, r); err != nil && !apierrors.IsNotFound(err) {
+		return false, r.NotWritten(err)
+	}
+	return r.Outcome != treat.Stale, nil
+}
+
+// runCreate creates the object.
 func (w *Work) runCreate(ctx context.Context, r *engine.TaskResult) (err error) {
 	host := w.remediations.host
-	if isProtected, err := host.IsProtected(ctx, r); err != nil || isProtected {
-		return err
-	}
-	// Without the namespace for Leases, no other component can hold a Lease.
-	switch err := w.obtainLease(ctx, r); {
-	case err != nil && !apierrors.IsNotFound(err):
-		return r.NotWritten(err)
-	case r.Outcome == treat.Stale:
-		return nil
-	}
-	if isStill, err := host.IsUnchanged(ctx, r); err != nil || !isStill {
-		return err
-	}
-	if may, err := host.MayStillStart(ctx, r); err != nil || !may {
-		return err
-	}
-	if may, err := host.RecordAttempt(ctx, r); err != nil || !may {
-		return err
-	}
 	w.Current, err = host.Writer().CreateRemediation(ctx, w.Create)
 	if w.Existed = apierrors.IsAlreadyExists(err); w.Existed { // an answer was lost, or another component created it
 		if w.Current, err = host.Writer().FetchRemediation(ctx, remediation.Read(w.Create)); err != nil {
