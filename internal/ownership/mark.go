@@ -7,7 +7,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/resourcestack/autohealer/internal/format"
-	"github.com/resourcestack/autohealer/internal/policykind"
 )
 
 // MarkAnnotation is the annotation of a NodeClaim that holds the mark.
@@ -50,8 +49,8 @@ func ReadMark(annotations map[string]string) (*Mark, error) {
 	}
 	m := s.Mark
 	m.Unknown = unknown
-	if kind := m.Rule.Kind; kind != policykind.Repair && kind != policykind.ReadyTimeout || m.Node == "" || m.NodeUID == "" {
-		return nil, fmt.Errorf("annotation %s: it names no rule of repairs, or no node", MarkAnnotation)
+	if !m.Rule.IsKnown() || m.Node == "" || m.NodeUID == "" {
+		return nil, fmt.Errorf("annotation %s: it names no rule of a known kind, or no node", MarkAnnotation)
 	}
 	return &m, nil
 }

@@ -14,11 +14,14 @@ import (
 	"github.com/resourcestack/autohealer/internal/triage"
 )
 
+// newKind is a kind of policy of another module.
+var newKind = policykind.Register("Toy")
+
 func TestMarkRoundTrip(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		name := rapid.StringMatching(`[a-z0-9]([-a-z0-9./]{0,20}[a-z0-9])?`)
 		want := ownership.Mark{
-			Rule: ownership.Rule{Kind: rapid.SampledFrom([]triage.Kind{policykind.Repair, policykind.ReadyTimeout}).Draw(t, "kind"), Name: name.Draw(t, "rule")},
+			Rule: ownership.Rule{Kind: rapid.SampledFrom([]triage.Kind{policykind.Repair, policykind.ReadyTimeout, newKind}).Draw(t, "kind"), Name: name.Draw(t, "rule")},
 			Node: name.Draw(t, "node"), NodeUID: types.UID(name.Draw(t, "uid")), Since: second,
 			Deadline: rapid.SampledFrom([]string{"", "2026-11-15T12:00:00Z"}).Draw(t, "deadline"), Before: rapid.String().Draw(t, "before"),
 		}
@@ -34,14 +37,14 @@ func TestReadMarkRefusesInvalidMarks(t *testing.T) {
 		t.Errorf("without a mark: %+v, %v", mark, err)
 	}
 	for name, text := range map[string]string{
-		"nothing":           "",
-		"no mark":           "true",
-		"an empty mark":     "{}",
-		"not a repair rule": `{"rule":"ConditionSet/x","node":"n","nodeUID":"u","since":"2026-11-15T12:00:00Z"}`,
-		"no rule":           `{"node":"n","nodeUID":"u","since":"2026-11-15T12:00:00Z"}`,
-		"no node":           `{"rule":"Repair/NodePool/x","nodeUID":"u","since":"2026-11-15T12:00:00Z"}`,
-		"no node UID":       `{"rule":"Repair/NodePool/x","node":"n","since":"2026-11-15T12:00:00Z"}`,
-		"an invalid time":   `{"rule":"Repair/NodePool/x","node":"n","nodeUID":"u","since":"soon"}`,
+		"nothing":         "",
+		"no mark":         "true",
+		"an empty mark":   "{}",
+		"an unknown kind": `{"rule":"Deployment/x","node":"n","nodeUID":"u","since":"2026-11-15T12:00:00Z"}`,
+		"no rule":         `{"node":"n","nodeUID":"u","since":"2026-11-15T12:00:00Z"}`,
+		"no node":         `{"rule":"Repair/NodePool/x","nodeUID":"u","since":"2026-11-15T12:00:00Z"}`,
+		"no node UID":     `{"rule":"Repair/NodePool/x","node":"n","since":"2026-11-15T12:00:00Z"}`,
+		"an invalid time": `{"rule":"Repair/NodePool/x","node":"n","nodeUID":"u","since":"soon"}`,
 	} {
 		mark, err := ownership.ReadMark(map[string]string{ownership.MarkAnnotation: text})
 		testkit.Check(t, mark == nil && err != nil && strings.Contains(err.Error(), ownership.MarkAnnotation), "%s: %+v, %v", name, mark, err)

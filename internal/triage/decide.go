@@ -324,10 +324,11 @@ func (ep *episode) excludesNoExecute() bool {
 	return ep.node.controlPlane && taint.Effect == NoExecute && !taint.ControlPlane
 }
 
-// veto returns the first veto that applies to the episode.
+// veto returns the first veto of the next step.
 func (ep *episode) veto() *Veto {
+	steps, next := ep.rule.spec.Response.Ladder, ep.nextStep()
 	for i := range ep.node.extra.vetoes {
-		if v := &ep.node.extra.vetoes[i]; v.Kind == "" || v.Kind == ep.rule.spec.ID.Kind {
+		if v := &ep.node.extra.vetoes[i]; v.Action == 0 || next < len(steps) && v.Action == steps[next].Action {
 			return v
 		}
 	}

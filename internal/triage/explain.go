@@ -273,8 +273,16 @@ func (ep *episode) latestStep() (step int, since int64, there bool) {
 }
 
 func (ep *episode) nameStep(reason *Reason, step int) {
-	steps := ep.rule.spec.Response.Ladder
-	reason.Step, reason.Steps, reason.Action = step+1, len(steps), steps[step].Action
+	reason.Step, reason.Steps, reason.Action = step+1, len(ep.rule.spec.Response.Ladder), ep.action(step)
+}
+
+// action returns how the rule takes a step on the node.
+func (ep *episode) action(step int) Action {
+	action := ep.rule.spec.Response.Ladder[step].Action
+	if action == Terminate && slices.Contains(ep.node.extra.remediates, ep.rule.spec.ID) {
+		return Remediate
+	}
+	return action
 }
 
 // treat sets the treatment of the plan. If several rules treat the node, the first one wins.
@@ -284,7 +292,7 @@ func (p *Plan) treat(ep *episode, step int, since int64, reason Reason) {
 	}
 	wanted := ep.rule.spec.Response.Ladder[step]
 	p.Treatment = &PlannedTreatment{
-		Rule: ep.rule.spec.ID, Step: step, Action: wanted.Action, Ref: wanted.Ref,
+		Rule: ep.rule.spec.ID, Step: step, Action: ep.action(step), Ref: wanted.Ref,
 		Since: instant(since), HealthySince: instant(ep.healthySince), Reason: reason,
 	}
 }
@@ -431,8 +439,8 @@ func (c *Core) explainDryRun(p *Plan, ep *episode) Reason {
 
 // nameResponse names the first response of the rule, without regard to bounds.
 func (c *Core) nameResponse(reason *Reason, ep *episode) {
-	if steps := ep.rule.spec.Response.Ladder; ep.rule.treats {
-		reason.Step, reason.Steps, reason.Action = 1, len(steps), steps[0].Action
+	if ep.rule.treats {
+		ep.nameStep(reason, 0)
 		return
 	}
 	taint := ep.rule.spec.Response.Taint

@@ -234,6 +234,7 @@ func (h *history) observeCopies(d decider, now time.Time, facts []triage.Node) {
 		}
 		clear(node.Conditions)
 		clear(node.Vetoes)
+		clear(node.Remediates)
 		clear(node.Taints)
 		clear(node.Treatments)
 		clear(node.Memories)
@@ -496,7 +497,7 @@ func (h *history) nodeChanges() {
 		return
 	}
 	node := h.nodes[pick(h.t, h.names())]
-	switch pick(h.t, []string{"veto", "pause", "attempts", "attempts", "labels", "zone", "control plane", "initialised", "confirmed", "starting", "starting"}) {
+	switch pick(h.t, []string{"veto", "remediates", "pause", "attempts", "attempts", "labels", "zone", "control plane", "initialised", "confirmed", "starting", "starting"}) {
 	case "starting":
 		h.toggleStarting(node)
 	case "confirmed":
@@ -505,6 +506,8 @@ func (h *history) nodeChanges() {
 		node.Labels = h.drawLabels()
 	case "veto":
 		node.Vetoes = h.drawVetoes()
+	case "remediates":
+		h.toggleRemediates(node)
 	case "pause":
 		h.togglePause(node)
 	case "attempts":
@@ -951,9 +954,19 @@ func (h *history) drawVetoes() []triage.Veto {
 	case !rare(h.t, 4):
 		return nil
 	case rare(h.t, 3):
-		return []triage.Veto{{Kind: policykind.Repair, Reason: "not for repair"}, {Reason: "maintenance"}}
+		return []triage.Veto{{Action: triage.Terminate, Reason: "not to be terminated"}, {Reason: "maintenance"}}
 	}
-	return []triage.Veto{{Kind: pick(h.t, []triage.Kind{"", policykind.NodeHealthCheck}), Reason: "hands off"}}
+	return []triage.Veto{{Action: pick(h.t, []triage.Action{0, triage.Remediate, triage.Reboot}), Reason: "hands off"}}
+}
+
+// toggleRemediates changes whether a rule terminates the node with a remediation object.
+func (h *history) toggleRemediates(node *triage.Node) {
+	switch ids := slices.SortedFunc(maps.Keys(h.rules), triage.RuleID.Compare); {
+	case len(node.Remediates) > 0:
+		node.Remediates = nil
+	case len(ids) > 0:
+		node.Remediates = []triage.RuleID{pick(h.t, ids)}
+	}
 }
 
 // togglePause pauses a node, mostly for a time, or ends its pause.
@@ -1261,7 +1274,10 @@ func describe(n triage.Node) string {
 		fmt.Fprintf(&b, " paused until %s", at(n.HoldUntil))
 	}
 	for _, v := range n.Vetoes {
-		fmt.Fprintf(&b, " veto:%s:%q", v.Kind, v.Reason)
+		fmt.Fprintf(&b, " veto:%s:%q", v.Action, v.Reason)
+	}
+	for _, id := range n.Remediates {
+		fmt.Fprintf(&b, " remediated by:%s", id)
 	}
 	for _, t := range n.Taints {
 		fmt.Fprintf(&b, " taint:%s:%s:%s", t.Rule, t.Key, t.Effect)

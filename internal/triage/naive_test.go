@@ -757,7 +757,7 @@ func (t *naiveCore) escalate() {
 			if !known || rule.DryRun || !c.active || !c.unhealthy || c.step >= len(rule.Response.Ladder)-1 {
 				continue
 			}
-			_, vetoed := vetoOf(p.facts, id.Kind)
+			_, vetoed := vetoOf(p.facts, rule, c.step+1)
 			_, paused := t.nodeHold(p)
 			_, correlated := t.correlatedFailure(p)
 			_, isOutside := t.outsideWindow(p, rule, c.step+1)
@@ -1005,7 +1005,7 @@ func (t *naiveCore) obstacle(p *nodeState, rule triage.Rule) (triage.Reason, boo
 		return reason, true
 	}
 	if len(rule.Response.Ladder) > 0 {
-		if veto, vetoed := vetoOf(p.facts, rule.ID.Kind); vetoed {
+		if veto, vetoed := vetoOf(p.facts, rule, 0); vetoed {
 			return triage.Reason{Code: triage.Vetoed, Other: veto.Reason}, true
 		}
 		var others []triage.RuleID
@@ -1321,7 +1321,7 @@ func (t *naiveCore) Plan(name string) (triage.Plan, bool) {
 		if step, wanted := t.wantedStep(p, rule); known && wanted && plan.Treatment == nil {
 			c := p.ruleState(id)
 			plan.Treatment = &triage.PlannedTreatment{
-				Rule: id, Step: step.Step, Action: rule.Response.Ladder[step.Step].Action, Ref: rule.Response.Ladder[step.Step].Ref,
+				Rule: id, Step: step.Step, Action: actionOn(p.facts, rule, step.Step), Ref: rule.Response.Ladder[step.Step].Ref,
 				Since: step.Since, HealthySince: c.healthySince, Reason: reason,
 			}
 		}
@@ -1414,7 +1414,7 @@ func (t *naiveCore) isCalledOff(p *nodeState, rule triage.Rule) bool {
 // unhealthy node.
 func (t *naiveCore) calledOff(p *nodeState, rule triage.Rule) (triage.Reason, bool) {
 	c := p.ruleState(rule.ID)
-	veto, vetoed := vetoOf(p.facts, rule.ID.Kind)
+	veto, vetoed := vetoOf(p.facts, rule, c.step)
 	pause, paused := t.nodeHold(p)
 	eligible, _ := t.eligible(p, rule)
 	window, isOutside := t.outsideWindow(p, rule, c.step)
@@ -1524,7 +1524,7 @@ func (t *naiveCore) finding(p *nodeState, id triage.RuleID) (reason triage.Reaso
 		shown, _ := t.latestStep(p, id)
 		return triage.Reason{
 			Code: triage.Recovering, Since: c.healthySince, Until: until,
-			Step: shown.Step + 1, Steps: len(rule.Response.Ladder), Action: rule.Response.Ladder[shown.Step].Action,
+			Step: shown.Step + 1, Steps: len(rule.Response.Ladder), Action: actionOn(p.facts, rule, shown.Step),
 		}, 0, false
 	}
 	if !c.unhealthy && there {
@@ -1605,15 +1605,15 @@ func (t *naiveCore) treatmentFinding(p *nodeState, rule triage.Rule, c *ruleStat
 			reason.Other = "outside the window " + reason.Other
 		}
 		return triage.Reason{
-			Code: triage.Treating, Step: shown.Step + 1, Steps: len(rule.Response.Ladder), Action: rule.Response.Ladder[shown.Step].Action,
+			Code: triage.Treating, Step: shown.Step + 1, Steps: len(rule.Response.Ladder), Action: actionOn(p.facts, rule, shown.Step),
 			Other: reason.Other, Until: reason.Until,
 		}
 	}
 	if c.active {
 		step := rule.Response.Ladder[c.step]
-		reason := triage.Reason{Code: triage.Treating, Step: c.step + 1, Steps: len(rule.Response.Ladder), Action: step.Action}
+		reason := triage.Reason{Code: triage.Treating, Step: c.step + 1, Steps: len(rule.Response.Ladder), Action: actionOn(p.facts, rule, c.step)}
 		if t.isStepOver(rule, c) {
-			veto, _ := vetoOf(p.facts, rule.ID.Kind)
+			veto, _ := vetoOf(p.facts, rule, c.step+1)
 			pause, paused := t.nodeHold(p)
 			window, isOutside := t.outsideWindow(p, rule, c.step+1)
 			switch {
@@ -1690,7 +1690,7 @@ func (t *naiveCore) dryRunFinding(p *nodeState, rule triage.Rule, v verdict, the
 		}
 		return reason
 	}
-	reason.Step, reason.Steps, reason.Action = 1, len(rule.Response.Ladder), rule.Response.Ladder[0].Action
+	reason.Step, reason.Steps, reason.Action = 1, len(rule.Response.Ladder), actionOn(p.facts, rule, 0)
 	return reason
 }
 
@@ -2011,13 +2011,24 @@ func rowOf(node triage.Node, condition string) (triage.Condition, bool) {
 	return triage.Condition{Type: condition, Status: triage.Missing}, false
 }
 
-func vetoOf(node triage.Node, kind triage.Kind) (triage.Veto, bool) {
+func vetoOf(node triage.Node, rule triage.Rule, step int) (triage.Veto, bool) {
 	for _, veto := range node.Vetoes {
-		if veto.Kind == "" || veto.Kind == kind {
+		if veto.Action == 0 || step < len(rule.Response.Ladder) && rule.Response.Ladder[step].Action == veto.Action {
 			return veto, true
 		}
 	}
 	return triage.Veto{}, false
+}
+
+// actionOn returns how a rule takes a step on a node.
+func actionOn(node triage.Node, rule triage.Rule, step int) triage.Action {
+	action := rule.Response.Ladder[step].Action
+	for _, id := range node.Remediates {
+		if id == rule.ID && action == triage.Terminate {
+			action = triage.Remediate
+		}
+	}
+	return action
 }
 
 func memoryOf(node triage.Node, id triage.RuleID, condition string) (time.Time, bool) {
@@ -2041,6 +2052,7 @@ func cloneNode(n triage.Node) triage.Node {
 	n.Labels = maps.Clone(n.Labels)
 	n.Conditions = slices.Clone(n.Conditions)
 	n.Vetoes = slices.Clone(n.Vetoes)
+	n.Remediates = slices.Clone(n.Remediates)
 	n.Taints = slices.Clone(n.Taints)
 	n.Treatments = slices.Clone(n.Treatments)
 	n.Foreign = slices.Clone(n.Foreign)

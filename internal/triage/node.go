@@ -49,6 +49,11 @@ type Node struct {
 	Previous time.Time
 	Vetoes   []Veto
 
+	// Remediates are the rules that terminate the node with a remediation object, because it has no
+	// machine that could be deleted. Plans and reasons then say [Remediate] instead of [Terminate]. The
+	// core counts the removed node until it is replaced, however it is removed.
+	Remediates []RuleID
+
 	// Hold, if not empty, is the reason why no rule may begin anything new on the node, as
 	// [Rule.Hold] is for one rule on all nodes. Existing responses stay until the node recovers.
 	// HoldUntil is when the hold ends by time; zero for never.
@@ -140,7 +145,7 @@ type Treatment struct {
 // Veto protects a node from treatment, for example because of an annotation, a maintenance
 // lease or a deletion in progress. Taints ignore it.
 type Veto struct {
-	Kind   Kind // the kind of rule that it applies to; empty means all
+	Action Action // that it forbids; zero means all
 	Reason string
 }
 

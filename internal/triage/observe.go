@@ -57,6 +57,7 @@ type extraFacts struct {
 	taints     []Taint
 	treatments []Treatment
 	vetoes     []Veto
+	remediates []RuleID
 	memories   []Memory
 	attempts   []Attempt
 	foreign    []string
@@ -321,7 +322,7 @@ func isUnknown(s Status) int {
 func (c *Core) updateExtraFacts(n *node, facts *Node) (changed bool) {
 	f := n.extra
 	if slices.Equal(f.taints, facts.Taints) && slices.Equal(f.treatments, facts.Treatments) &&
-		slices.Equal(f.vetoes, facts.Vetoes) && slices.Equal(f.memories, facts.Memories) && slices.Equal(f.foreign, facts.Foreign) &&
+		slices.Equal(f.vetoes, facts.Vetoes) && slices.Equal(f.remediates, facts.Remediates) && slices.Equal(f.memories, facts.Memories) && slices.Equal(f.foreign, facts.Foreign) &&
 		slices.Equal(f.attempts, facts.Attempts) && f.hold == facts.Hold && f.holdUntil == nanos(facts.HoldUntil) {
 		return false
 	}
@@ -330,6 +331,7 @@ func (c *Core) updateExtraFacts(n *node, facts *Node) (changed bool) {
 		taints:     slices.Clone(facts.Taints),
 		treatments: slices.Clone(facts.Treatments),
 		vetoes:     slices.Clone(facts.Vetoes),
+		remediates: slices.Clone(facts.Remediates),
 		memories:   slices.Clone(facts.Memories),
 		attempts:   slices.Clone(facts.Attempts),
 		foreign:    slices.Clone(facts.Foreign),

@@ -592,7 +592,14 @@ func (s *scenario) becomes(c *command) {
 
 func (s *scenario) veto(c *command) {
 	names := c.nodes()
-	veto := triage.Veto{Reason: c.value("reason"), Kind: triage.Kind(c.value("kind"))}
+	veto := triage.Veto{Reason: c.value("reason")}
+	if name := c.value("action"); name != "" {
+		for veto.Action = triage.Remediate; veto.Action.String() != name; veto.Action++ {
+			if veto.Action == triage.Terminate {
+				c.fatalf("want Remediate, Reboot, Drain or Terminate, not %q", name)
+			}
+		}
+	}
 	c.end()
 	s.change(c, names, func(node *triage.Node) { node.Vetoes = append(node.Vetoes, veto) })
 }

@@ -595,7 +595,7 @@ func (h *history) checkTreatedOrCalledOff() {
 		released, called := names(plan.Release), names(plan.Cancel)
 		wanted := plan.Treatment != nil && plan.Treatment.Rule == g.Rule && plan.Treatment.Step == g.Step
 		another := plan.Treatment != nil && plan.Treatment.Rule != g.Rule
-		_, vetoed := vetoOf(facts, g.Rule.Kind)
+		_, vetoed := vetoOf(facts, rule, g.Step)
 		switch {
 		case released && called:
 			fails("a treatment is released and called off")

@@ -155,7 +155,7 @@ func (h *Policy) AddFacts(_ time.Time, n *engine.Node, facts *triage.Node) {
 	_, facts.Confirmed = n.Object.Annotations[remediation.ConfirmedAnnotation]
 	respect := h.host.Respect() // with guardrails in force they decide about the label
 	if respect == nil && n.Object.Labels[remediation.ExcludeLabel] == remediation.ExcludeValue {
-		facts.Vetoes = append(facts.Vetoes, triage.Veto{Kind: policykind.NodeHealthCheck, Reason: "the node is labelled " + remediation.ExcludeLabel + "=" + remediation.ExcludeValue})
+		facts.Vetoes = append(facts.Vetoes, triage.Veto{Action: triage.Remediate, Reason: "the node is labelled " + remediation.ExcludeLabel + "=" + remediation.ExcludeValue})
 	}
 }
 
@@ -166,7 +166,7 @@ func (h *Policy) AddVetoes(now time.Time, n *engine.Node, facts *triage.Node) {
 		return
 	}
 	veto := func(message string) {
-		facts.Vetoes = append(facts.Vetoes, triage.Veto{Kind: policykind.NodeHealthCheck, Reason: message})
+		facts.Vetoes = append(facts.Vetoes, triage.Veto{Action: triage.Remediate, Reason: message})
 	}
 	if message := h.remediations.ControlPlaneProblem(); message != "" && facts.ControlPlane {
 		veto(message)

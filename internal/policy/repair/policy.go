@@ -289,6 +289,9 @@ func (r *Policy) AddFacts(now time.Time, n *engine.Node, facts *triage.Node) {
 	r.assignPolicies(n)
 	r.nodeOf(n).assigned.label(facts)
 	r.addVetoes(now, n, facts)
+	if rule := r.nodeOf(n).assigned.repair(); r.remediations.HasObjects(facts.Name, rule) || r.MayRequest(n, rule) {
+		facts.Remediates = append(facts.Remediates, rule)
+	}
 }
 
 // Planned counts a planned termination, and reports why a due repair does not start.

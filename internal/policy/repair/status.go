@@ -219,10 +219,6 @@ func (r *Policy) countsStatus(generation int64, conditions []metav1.Condition, s
 	})
 	for _, row := range sum.rows[:min(len(sum.rows), v1alpha1.MaxListedNodes)] {
 		reason := r.host.CurrentReason(row.node, row.reason)
-		if state := r.host.Node(row.node); state != nil && r.host.FindNodeTasks(row.node) != nil && reason.Action == triage.Terminate &&
-			(r.remediations.HasObjects(row.node, reason.Rule) || r.MayRequest(state, reason.Rule)) {
-			reason.Action = triage.Remediate
-		}
 		listedNode := v1alpha1.UnhealthyNode{Name: row.node, Reason: reason.Code.String(), Message: r.host.Explain(row.node, reason.Sentence())}
 		if at := r.eligible(row); !at.IsZero() {
 			listedNode.EligibleAt = new(metav1.NewTime(at.UTC().Truncate(time.Second)))

@@ -173,9 +173,7 @@ func (r *Policy) addVetoes(now time.Time, n *engine.Node, facts *triage.Node) {
 	}
 	veto := func(message string) {
 		known.veto = message
-		for _, kind := range [...]triage.Kind{policykind.Repair, policykind.ReadyTimeout} {
-			facts.Vetoes = append(facts.Vetoes, triage.Veto{Kind: kind, Reason: message})
-		}
+		facts.Vetoes = append(facts.Vetoes, triage.Veto{Action: triage.Terminate, Reason: message})
 	}
 	if by, is := karpenter.DoNotRepair(n.Object.Annotations); is {
 		veto("the node is annotated " + by)

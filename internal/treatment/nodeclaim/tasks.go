@@ -54,6 +54,8 @@ type Work struct {
 
 // Terminator is a policy that decides which nodes are terminated, and counts machines.
 type Terminator interface {
+	// Requests reports whether a rule is of this policy, even if the rule is not followed.
+	Requests(rule triage.RuleID) bool
 	// Terminates reports whether a rule terminates the machine of a node.
 	Terminates(node string, rule triage.RuleID) bool
 	// Termination returns how a rule terminates machines, and whether the rule is followed.

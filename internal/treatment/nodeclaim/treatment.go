@@ -16,7 +16,6 @@ import (
 	"github.com/resourcestack/autohealer/internal/karpenter"
 	"github.com/resourcestack/autohealer/internal/ledger"
 	"github.com/resourcestack/autohealer/internal/ownership"
-	"github.com/resourcestack/autohealer/internal/policykind"
 	"github.com/resourcestack/autohealer/internal/triage"
 	"github.com/resourcestack/autohealer/internal/watch"
 )
@@ -25,7 +24,7 @@ import (
 // and links them to nodes. It implements [engine.Treatment] and [machine.Provider].
 type Treatment struct {
 	host   engine.TreatmentHost
-	policy Terminator
+	policy terminators
 	inbox  *watch.Optional[*karpenter.NodeClaim]
 	byName map[string]*nodeClaim
 	byID   map[string][]*nodeClaim // by provider ID: one, or two if something is wrong
@@ -54,8 +53,8 @@ func New(host engine.TreatmentHost, inbox *watch.Optional[*karpenter.NodeClaim])
 	}
 }
 
-// Serve tells which policy terminates nodes.
-func (nc *Treatment) Serve(policy Terminator) { nc.policy = policy }
+// Serve tells which policies terminate nodes.
+func (nc *Treatment) Serve(policies ...Terminator) { nc.policy = policies }
 
 // claimOf returns the claim of a node, nil if it has none or the claim is ambiguous;
 // message says why. Two nodes with one provider ID mean that the node was renamed: the old
@@ -307,13 +306,11 @@ func (nc *Treatment) AddFacts(now time.Time, state *engine.Node, facts *triage.N
 // addDisruptionVeto adds that another client disrupts the claim. Without respect for that, only
 // terminations do not start: they would delete the claim a second time.
 func (nc *Treatment) addDisruptionVeto(facts *triage.Node, message string) {
+	veto := triage.Veto{Action: triage.Terminate, Reason: message}
 	if respect := nc.host.Respect(); respect == nil || respect.DeletingMachines {
-		facts.Vetoes = append(facts.Vetoes, triage.Veto{Reason: message})
-		return
+		veto.Action = 0
 	}
-	for _, kind := range [...]triage.Kind{policykind.Repair, policykind.ReadyTimeout} {
-		facts.Vetoes = append(facts.Vetoes, triage.Veto{Kind: kind, Reason: message})
-	}
+	facts.Vetoes = append(facts.Vetoes, veto)
 }
 
 // addStartFacts adds whether the node is ready for work. The claim names the startup

@@ -283,11 +283,7 @@ func (rm *Treatment) creationTask(now time.Time, nodeTasks *engine.NodeTasks, n 
 		return nil
 	}
 	nodeTasks.NoteDue(now, state)
-	reason := planned.Reason
-	if reason.Action == triage.Terminate { // the core counts a removed node until it is replaced, however it is removed
-		reason.Action = triage.Remediate
-	}
-	t := rm.task(CreateRemediation, state.Object, planned.Rule, reason, Work{
+	t := rm.task(CreateRemediation, state.Object, planned.Rule, planned.Reason, Work{
 		Create: object, Lease: nodelease.Take(rm.leaseOf(nodeTasks.Node), state.Object, holder(planned.Rule), leaseDuration, now),
 	})
 	t.Step, t.Begins = planned.Step, true
