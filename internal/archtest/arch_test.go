@@ -122,6 +122,12 @@ var importRules = []importRule{
 		"policies know machines of every provider through this package, so it knows none"},
 }
 
+// directImportRules forbid only what a package itself imports.
+var directImportRules = []importRule{
+	{"internal/engine", anyOf("internal/karpenter"),
+		"the engine treats nodes of every provider; internal/observe answers its questions about one"},
+}
+
 // notProduct are packages for tests. Of the programs only the demo may depend on them.
 var notProduct = []string{"internal/testbed", "internal/testkit", "internal/install", "internal/archtest", "internal/history", "internal/naive", "internal/enginetest", "internal/explore", "internal/probe/unit/unittest"}
 
@@ -151,9 +157,9 @@ func (r importRule) appliesTo(p pkg) bool {
 	return p.path() == path || isTree && strings.HasPrefix(p.path(), r.path)
 }
 
-// violations returns the forbidden dependencies of a package.
-func (r importRule) violations(p pkg) (forbidden []string) {
-	for _, dep := range p.Deps {
+// violations returns the forbidden packages among the dependencies of a package.
+func (r importRule) violations(deps []string) (forbidden []string) {
+	for _, dep := range deps {
 		if r.forbid(dep) {
 			forbidden = append(forbidden, dep)
 		}
@@ -196,8 +202,17 @@ func TestImportRules(t *testing.T) {
 				continue
 			}
 			checked++
-			for _, dep := range rule.violations(p) {
+			for _, dep := range rule.violations(p.Deps) {
 				t.Errorf("%s depends on %s: %s", p.path(), dep, rule.why)
+			}
+		}
+		for _, rule := range directImportRules {
+			if !rule.appliesTo(p) {
+				continue
+			}
+			checked++
+			for _, dep := range rule.violations(p.Imports) {
+				t.Errorf("%s imports %s: %s", p.path(), dep, rule.why)
 			}
 		}
 		for _, folder := range siblings {
@@ -225,11 +240,11 @@ func TestEveryImportRuleForbidsSomething(t *testing.T) {
 		"k8s.io/apimachinery/pkg/types", "k8s.io/client-go/kubernetes", "sigs.k8s.io/controller-runtime/pkg/client",
 		"github.com/prometheus/client_golang/prometheus",
 		module + "/internal/probe/kmsg", module + "/internal/intake", module + "/internal/report",
-		module + "/internal/observe", module + "/internal/treat", module + "/internal/controller",
+		module + "/internal/observe", module + "/internal/treat", module + "/internal/controller", module + "/internal/karpenter",
 	}
-	for _, rule := range importRules {
+	for _, rule := range slices.Concat(importRules, directImportRules) {
 		p := pkg{ImportPath: module + "/" + strings.TrimSuffix(rule.path, "/"), Deps: deps}
-		forbidden := rule.violations(p)
+		forbidden := rule.violations(p.Deps)
 		if !rule.appliesTo(p) || len(forbidden) == 0 || slices.Contains(forbidden, "fmt") {
 			t.Errorf("the rule for %s applies: %t, and forbids %v", rule.path, rule.appliesTo(p), forbidden)
 		}

@@ -11,8 +11,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/resourcestack/autohealer/internal/attempts"
-	"github.com/resourcestack/autohealer/internal/dialect"
-	"github.com/resourcestack/autohealer/internal/karpenter"
 	"github.com/resourcestack/autohealer/internal/ledger"
 	"github.com/resourcestack/autohealer/internal/observe"
 	"github.com/resourcestack/autohealer/internal/times"
@@ -20,7 +18,7 @@ import (
 )
 
 // A node that replaces a deleted node inherits its attempts: a node of the same name, or else the next
-// node of its NodePool. The engine counts inherited attempts at once, and then writes them to the
+// node of its pool. The engine counts inherited attempts at once, and then writes them to the
 // annotation of the new node. The ledger has the attempts of deleted nodes until the annotation of
 // the new node names the deleted node, and those of nodes in treatment, which may be deleted while no
 // process leads.
@@ -106,22 +104,7 @@ func (l *Engine) noteAttempts(now time.Time, state *Node, before *corev1.Node) {
 // nil for a new node. Some nodes get the label of their pool after they have joined.
 func mayReplace(before, node *corev1.Node) bool {
 	isNew := before == nil || before.UID != node.UID
-	return isNew || poolOf(before) == "" && poolOf(node) != ""
-}
-
-// poolOf returns the pool in which a provider replaces the node, empty if it is in none. The pools of
-// Karpenter have their name only, those of other providers also their label.
-func poolOf(node *corev1.Node) string {
-	for _, key := range dialect.PoolLabels {
-		switch name := node.Labels[key]; {
-		case name == "":
-		case key == karpenter.NodePoolLabel:
-			return name
-		default:
-			return key + "=" + name
-		}
-	}
-	return ""
+	return isNew || observe.PoolOf(before) == "" && observe.PoolOf(node) != ""
 }
 
 // leaveAttempts takes in that a node is gone. Its attempts go to the node that replaces it.
@@ -138,7 +121,7 @@ func (l *Engine) leaveAttempts(now time.Time, node *corev1.Node) {
 	if limit == nil {
 		return
 	}
-	left := &deletedAttempts{node: node.Name, uid: string(node.UID), pool: poolOf(node)}
+	left := &deletedAttempts{node: node.Name, uid: string(node.UID), pool: observe.PoolOf(node)}
 	if left.attempts = record.Within(now, limit.Window, limit.Limit).LeftBy(node.Name); len(left.attempts) > 0 {
 		in.add(left)
 		l.findReplacement(left)
@@ -194,7 +177,7 @@ func (l *Engine) inherit(node *corev1.Node) {
 		case left.node == node.Name:
 			l.inheritance.setReplacement(left, node)
 			return
-		case first == nil && left.pool != "" && left.pool == poolOf(node):
+		case first == nil && left.pool != "" && left.pool == observe.PoolOf(node):
 			first = left
 		}
 	}
@@ -210,7 +193,7 @@ func (l *Engine) findReplacement(left *deletedAttempts) {
 	since := left.last().Truncate(time.Second)
 	for _, state := range l.nodeStates {
 		node := state.Object
-		isYounger := node.Name == left.node || left.pool != "" && poolOf(node) == left.pool && !node.CreationTimestamp.Time.Before(since)
+		isYounger := node.Name == left.node || left.pool != "" && observe.PoolOf(node) == left.pool && !node.CreationTimestamp.Time.Before(since)
 		if string(node.UID) == left.uid || !isYounger || l.attemptsOf(node).Replaces != "" {
 			continue
 		}
@@ -385,7 +368,7 @@ func (l *Engine) attemptsInTreatment(now time.Time, slots []ledger.Entry) (entri
 			record.Attempts = append(record.Attempts, attempts.Attempt{Policy: write.Rule, Began: now.UTC()})
 		}
 		if record = record.Within(now, limit.Window, limit.Limit); len(record.Attempts) > 0 {
-			entries = append(entries, ledger.Attempts{Node: name, UID: string(state.Object.UID), NodePool: poolOf(state.Object), Record: record.Encode()})
+			entries = append(entries, ledger.Attempts{Node: name, UID: string(state.Object.UID), NodePool: observe.PoolOf(state.Object), Record: record.Encode()})
 		}
 	}
 	return entries

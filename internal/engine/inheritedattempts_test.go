@@ -365,15 +365,3 @@ func TestAnAttemptThatBeginsDoesNotGiveItsNodeUp(t *testing.T) {
 		f.finds("a", triage.GivenUp, 3)
 	})
 }
-
-// Providers replace nodes within a pool, and each has its own label for it.
-func TestPoolOf(t *testing.T) {
-	for want, labels := range map[string]map[string]string{
-		"":                                   {"pool": "blue"},
-		"blue":                               {karpenter.NodePoolLabel: "blue", "eks.amazonaws.com/nodegroup": "red"},
-		"eks.amazonaws.com/nodegroup=blue":   {"eks.amazonaws.com/nodegroup": "blue"},
-		"cloud.google.com/gke-nodepool=blue": {"cloud.google.com/gke-nodepool": "blue"},
-	} {
-		testkit.Same(t, poolOf(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Labels: labels}}), want, "the pool of %v", labels)
-	}
-}
