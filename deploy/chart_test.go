@@ -83,7 +83,7 @@ func (r release) upgrade(t *testing.T, args ...string) error {
 // Service of the webhook.
 func (r release) runsController(t *testing.T) *install.Controller {
 	t.Helper()
-	controller, _, err := install.StartDeployed(t.Context(), r.Cluster)
+	controller, _, err := install.StartDeployed(t.Context(), r.Cluster, install.Options{})
 	testkit.Must(t, err)
 	testkit.Eventually(t, "the controller to be ready", func() error { return testkit.Answers(t.Context(), "http://"+controller.Probes+"/readyz") })
 	return controller

@@ -40,6 +40,20 @@ func CRDs() ([]string, error) {
 	return texts, nil
 }
 
+// CRDNames returns the names of the CRDs of the chart.
+func CRDNames() ([]string, error) {
+	files, err := crds.ReadDir("chart/crds")
+	if err != nil {
+		return nil, err
+	}
+	var names []string
+	for _, file := range files {
+		group, plural, _ := strings.Cut(strings.TrimSuffix(file.Name(), ".yaml"), "_")
+		names = append(names, plural+"."+group)
+	}
+	return names, nil
+}
+
 // CRD returns one CRD by its plural name and group, for example
 // conditionsets.autohealer.resourcestack.com.
 func CRD(name string) ([]byte, error) {

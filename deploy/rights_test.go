@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 
+	"github.com/resourcestack/autohealer/deploy"
 	"github.com/resourcestack/autohealer/internal/testbed"
 	"github.com/resourcestack/autohealer/internal/testkit"
 )
@@ -242,7 +243,7 @@ func (c cluster) givesRightsToRestore(t *testing.T) {
 // givesRightsToUsers binds accounts to Kubernetes' own roles view and edit.
 func (c cluster) givesRightsToUsers(t *testing.T) {
 	var sees, changes []request
-	for _, kind := range []string{"conditionsets.autohealer.resourcestack.com", "repairpolicies.autohealer.resourcestack.com", "guardrails.autohealer.resourcestack.com", "nodehealthchecks.remediation.medik8s.io"} {
+	for _, kind := range testkit.Value(deploy.CRDNames()).Must(t) {
 		sees = append(sees, request{"list", kind, ""}, request{"get", kind + " a", ""})
 		changes = append(changes, request{"create", kind, ""}, request{"patch", kind + " a", ""}, request{"delete", kind + " a", ""})
 	}

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -30,7 +29,9 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
+	"github.com/resourcestack/autohealer/deploy"
 	"github.com/resourcestack/autohealer/internal/install"
+	"github.com/resourcestack/autohealer/internal/treat"
 )
 
 const (
@@ -585,7 +586,7 @@ func (r *inCluster) removeConditions(ctx context.Context) error {
 	for i := range nodes.Items {
 		node := &nodes.Items[i]
 		var deletions []string
-		for _, condition := range agentConditions(node) {
+		for _, condition := range treat.AgentConditions(node) {
 			deletions = append(deletions, fmt.Sprintf(`{"$patch": "delete", "type": %q}`, condition))
 		}
 		if len(deletions) == 0 {
@@ -600,46 +601,21 @@ func (r *inCluster) removeConditions(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// agentConditions returns the types of the conditions that have the agent as their only field
-// manager.
-func agentConditions(node *corev1.Node) []string {
-	ours := map[string]bool{}
-	for _, entry := range node.ManagedFields {
-		var fields struct {
-			Status struct {
-				Conditions map[string]any `json:"f:conditions"`
-			} `json:"f:status"`
-		}
-		if entry.FieldsV1 == nil || json.Unmarshal(entry.FieldsV1.GetRawBytes(), &fields) != nil {
-			continue
-		}
-		isAgent := entry.Manager == install.AgentAccount
-		for key := range fields.Status.Conditions {
-			var condition struct{ Type string }
-			if text, ok := strings.CutPrefix(key, "k:"); ok && json.Unmarshal([]byte(text), &condition) == nil {
-				was, known := ours[condition.Type]
-				ours[condition.Type] = isAgent && (was || !known)
-			}
-		}
-	}
-	maps.DeleteFunc(ours, func(_ string, isOurs bool) bool { return !isOurs })
-	return slices.Sorted(maps.Keys(ours))
-}
-
 // leftovers returns which objects exist of those that Helm does not delete with a release.
 func (r *inCluster) leftovers(ctx context.Context) (map[string]bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, listTimeout)
 	defer cancel()
+	crds, err := deploy.CRDNames()
+	if err != nil {
+		return nil, err
+	}
 	found := map[string]bool{}
 	for _, group := range []struct {
 		resource schema.GroupVersionResource
 		prefix   string
 		names    []string
 	}{
-		{crdResource, crdPrefix, []string{
-			"conditionsets.autohealer.resourcestack.com", "guardrails.autohealer.resourcestack.com", "repairpolicies.autohealer.resourcestack.com",
-			"nodehealthchecks.remediation.medik8s.io",
-		}},
+		{crdResource, crdPrefix, crds},
 		{corev1.SchemeGroupVersion.WithResource("namespaces"), namespacePrefix, []string{install.Namespace, "medik8s-leases"}},
 	} {
 		for _, name := range group.names {

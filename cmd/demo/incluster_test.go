@@ -102,7 +102,7 @@ func (u userCluster) runRelease(ctx context.Context) error {
 	}
 	for !exists() && pause() {
 	}
-	controller, leave, err := install.StartDeployed(ctx, u.Cluster)
+	controller, leave, err := install.StartDeployed(ctx, u.Cluster, install.Options{})
 	if err != nil {
 		return err
 	}

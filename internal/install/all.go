@@ -34,7 +34,7 @@ func Everything(ctx context.Context, c *testbed.Cluster, files map[string]string
 	if err := install(ctx, c, nil, crds...); err != nil {
 		return err
 	}
-	if _, err := c.Kubectl(ctx, established...); err != nil {
+	if err := awaitCRDs(ctx, c); err != nil {
 		return err
 	}
 	pods := []string{"controller/webhook.yaml", "controller/controller.yaml"}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"os/exec"
 	"slices"
@@ -72,27 +73,25 @@ func RunJobs(tb testing.TB, c *testbed.Cluster) {
 }
 
 // StartDeployed runs a controller with the token and the arguments of the Deployment of the chart,
-// behind the Service of the webhook, and returns when it is alive. leave removes it from the Service.
-// No controller of Kubernetes may write the endpoints of the pods.
-func StartDeployed(ctx context.Context, c *testbed.Cluster) (controller *Controller, leave func(context.Context) error, err error) {
-	api, err := kubernetes.NewForConfig(c.AdminConfig())
-	if err != nil {
-		return nil, nil, err
-	}
-	deployment, err := api.AppsV1().Deployments(Namespace).Get(ctx, Account, metav1.GetOptions{})
-	if err != nil {
-		return nil, nil, err
-	}
-	args := slices.Clone(deployment.Spec.Template.Spec.Containers[0].Args)
-	for i := range args {
-		args[i] = strings.ReplaceAll(args[i], "$(POD_NAMESPACE)", Namespace)
+// or with o.Args of its container, as the only one behind the Service of the webhook, and returns
+// when it is alive. leave removes it from the Service. No controller of Kubernetes may write the endpoints of the pods.
+func StartDeployed(ctx context.Context, c *testbed.Cluster, o Options) (controller *Controller, leave func(context.Context) error, err error) {
+	if o.Args == nil {
+		api, err := kubernetes.NewForConfig(c.AdminConfig())
+		if err != nil {
+			return nil, nil, err
+		}
+		deployment, err := api.AppsV1().Deployments(Namespace).Get(ctx, Account, metav1.GetOptions{})
+		if err != nil {
+			return nil, nil, err
+		}
+		o.Args = deployment.Spec.Template.Spec.Containers[0].Args
 	}
 	address, err := c.Address()
 	if err != nil {
 		return nil, nil, err
 	}
-	port := address[strings.LastIndex(address, ":")+1:]
-	controller, err = Start(ctx, c, Options{Args: append(args, "--webhook-bind-address=:"+port), Unready: true})
+	_, port, err := net.SplitHostPort(address)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -100,6 +99,14 @@ func StartDeployed(ctx context.Context, c *testbed.Cluster) (controller *Control
 	if err != nil {
 		return nil, nil, err
 	}
-	leave, err = AddEndpoints(ctx, c, number)
+	o.Args, o.Unready = append(slices.Clone(o.Args), "--webhook-bind-address=:"+port), true
+	for i := range o.Args {
+		o.Args[i] = strings.ReplaceAll(o.Args[i], "$(POD_NAMESPACE)", Namespace)
+	}
+	controller, err = Start(ctx, c, o)
+	if err != nil {
+		return nil, nil, err
+	}
+	leave, err = SetEndpoints(ctx, c, number)
 	return controller, leave, err
 }

@@ -28,11 +28,14 @@ var templates = []string{"shared/medik8s-leases.yaml", "controller/namespace.yam
 // agentTemplates are those of agents.
 var agentTemplates = []string{"agent/namespace.yaml", "agent/rights.yaml", "agent/guard.yaml", "agent/flow.yaml"}
 
-// established are kubectl's arguments to wait until the custom resources are served.
-var established = []string{
-	"wait", "--for=condition=Established", "--timeout=30s",
-	"crd/conditionsets.autohealer.resourcestack.com", "crd/repairpolicies.autohealer.resourcestack.com", "crd/guardrails.autohealer.resourcestack.com",
-	"crd/nodehealthchecks.remediation.medik8s.io",
+// awaitCRDs waits until the custom resources are served.
+func awaitCRDs(ctx context.Context, c *testbed.Cluster) error {
+	names, err := deploy.CRDNames()
+	if err != nil {
+		return err
+	}
+	_, err = c.Kubectl(ctx, append([]string{"wait", "--for=condition=Established", "--timeout=30s", "crd"}, names...)...)
+	return err
 }
 
 // Install applies the manifests of the controller.
@@ -50,8 +53,7 @@ func Install(ctx context.Context, c *testbed.Cluster) error {
 	if err := install(ctx, c, templates, append(crds, string(secret))...); err != nil {
 		return err
 	}
-	_, err = c.Kubectl(ctx, established...)
-	return err
+	return awaitCRDs(ctx, c)
 }
 
 // unlimited is a Guardrails object that limits as little as possible. It does not begin with a

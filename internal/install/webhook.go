@@ -93,29 +93,12 @@ const (
 	webhookPort    = "webhooks"
 )
 
-// EndpointSlice returns the endpoints of a controller that listens on a port of this machine.
-func EndpointSlice(port int) (*discoveryv1.EndpointSlice, error) {
+// SetEndpoints makes a controller that listens on a port of this machine the only endpoint of the
+// Service of the webhook, and returns a function that removes it. A new API server reads
+// EndpointSlices, that of Kubernetes 1.30 reads Endpoints, and controllers of Kubernetes write both
+// in a real cluster.
+func SetEndpoints(ctx context.Context, c *testbed.Cluster, port int) (remove func(context.Context) error, err error) {
 	address, err := ownAddress()
-	if err != nil {
-		return nil, err
-	}
-	return &discoveryv1.EndpointSlice{
-		ObjectMeta: metav1.ObjectMeta{Namespace: Namespace, Name: webhookService, Labels: map[string]string{
-			discoveryv1.LabelServiceName: webhookService,
-			discoveryv1.LabelSkipMirror:  "true",
-		}},
-		AddressType: discoveryv1.AddressTypeIPv4,
-		Endpoints:   []discoveryv1.Endpoint{{Addresses: []string{address}, Conditions: discoveryv1.EndpointConditions{Ready: new(true)}}},
-		Ports:       []discoveryv1.EndpointPort{{Name: new(webhookPort), Port: new(int32(port))}}, //nolint:gosec // a port is small
-	}, nil
-}
-
-// AddEndpoints adds a controller that listens on a port of this machine to the Service of the
-// webhook, and returns a function that removes it, unless its namespace is already deleted. A new
-// API server reads EndpointSlices, that of Kubernetes 1.30 reads Endpoints, and controllers of
-// Kubernetes write both in a real cluster.
-func AddEndpoints(ctx context.Context, c *testbed.Cluster, port int) (remove func(context.Context) error, err error) {
-	slice, err := EndpointSlice(port)
 	if err != nil {
 		return nil, err
 	}
@@ -124,22 +107,37 @@ func AddEndpoints(ctx context.Context, c *testbed.Cluster, port int) (remove fun
 		return nil, err
 	}
 	slices, endpoints := api.DiscoveryV1().EndpointSlices(Namespace), api.CoreV1().Endpoints(Namespace)
-	if _, err := slices.Create(ctx, slice, metav1.CreateOptions{}); err != nil {
+	remove = func(ctx context.Context) error {
+		return errors.Join(
+			client.IgnoreNotFound(slices.Delete(ctx, webhookService, metav1.DeleteOptions{})),
+			client.IgnoreNotFound(endpoints.Delete(ctx, webhookService, metav1.DeleteOptions{})))
+	}
+	if err := remove(ctx); err != nil {
+		return nil, err
+	}
+	meta := metav1.ObjectMeta{Name: webhookService, Labels: map[string]string{
+		discoveryv1.LabelServiceName: webhookService,
+		discoveryv1.LabelSkipMirror:  "true",
+	}}
+	number := int32(port) //nolint:gosec // a port is small
+	if _, err := slices.Create(ctx, &discoveryv1.EndpointSlice{
+		ObjectMeta:  meta,
+		AddressType: discoveryv1.AddressTypeIPv4,
+		Endpoints:   []discoveryv1.Endpoint{{Addresses: []string{address}, Conditions: discoveryv1.EndpointConditions{Ready: new(true)}}},
+		Ports:       []discoveryv1.EndpointPort{{Name: new(webhookPort), Port: &number}},
+	}, metav1.CreateOptions{}); err != nil {
 		return nil, err
 	}
 	if _, err := endpoints.Create(ctx, &corev1.Endpoints{ //nolint:staticcheck // Kubernetes 1.30 needs them
-		ObjectMeta: slice.ObjectMeta,
+		ObjectMeta: meta,
 		Subsets: []corev1.EndpointSubset{{ //nolint:staticcheck // as above
-			Addresses: []corev1.EndpointAddress{{IP: slice.Endpoints[0].Addresses[0]}},
-			Ports:     []corev1.EndpointPort{{Name: webhookPort, Port: *slice.Ports[0].Port}},
+			Addresses: []corev1.EndpointAddress{{IP: address}},
+			Ports:     []corev1.EndpointPort{{Name: webhookPort, Port: number}},
 		}},
 	}, metav1.CreateOptions{}); err != nil {
 		return nil, err
 	}
-	return func(ctx context.Context) error {
-		ofSlice, ofEndpoints := slices.Delete(ctx, slice.Name, metav1.DeleteOptions{}), endpoints.Delete(ctx, slice.Name, metav1.DeleteOptions{})
-		return errors.Join(client.IgnoreNotFound(ofSlice), client.IgnoreNotFound(ofEndpoints))
-	}, nil
+	return remove, nil
 }
 
 // ownAddress returns an address of this machine. Endpoints may not have a loopback address.
@@ -198,8 +196,8 @@ func webhookText(kind string) ([]byte, error) {
 }
 
 // probe is a set that is never stored.
-const probe = `{"apiVersion": "autohealer.resourcestack.com/v1alpha1", "kind": "ConditionSet", "metadata": {"name": "rig-probe"},
-	"spec": {"type": "RigProbe", "effect": "PreferNoSchedule", "taintKey": "example.com/rig-probe", "dryRun": true, "conditions": {"RigProbe": {"status": "True"}}}}`
+const probe = `{"apiVersion": "autohealer.resourcestack.com/v1alpha1", "kind": "ConditionSet", "metadata": {"name": "webhook-probe"},
+	"spec": {"type": "WebhookProbe", "effect": "PreferNoSchedule", "taintKey": "example.com/webhook-probe", "dryRun": true, "conditions": {"WebhookProbe": {"status": "True"}}}}`
 
 // asks returns why the API server does not call a controller's webhook yet. The controller
 // counts the calls.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -75,6 +76,21 @@ func ReadAgentOwnership(node *corev1.Node) (AgentOwnership, error) {
 		}
 	}
 	return v, nil
+}
+
+// AgentConditions returns the types of the conditions that have the agent as their only field
+// manager. It ignores fields that it cannot read.
+func AgentConditions(node *corev1.Node) []string {
+	agent, others := map[string]fieldSet{}, map[string]fieldSet{}
+	for _, entry := range node.ManagedFields {
+		into := others
+		if entry.Manager == AgentFieldManager {
+			into = agent
+		}
+		_, _ = conditionsIn(entry.FieldsV1, into)
+	}
+	maps.DeleteFunc(agent, func(kind string, _ fieldSet) bool { return others[kind] != nil })
+	return slices.Sorted(maps.Keys(agent))
 }
 
 // conditionsIn adds the conditions in a set of fields, and returns the name of a field

@@ -21,7 +21,7 @@ import (
 	"github.com/resourcestack/autohealer/internal/triage"
 )
 
-func TestHearRefusesWhatItCannotKeep(t *testing.T) {
+func TestReadAgentOwnershipRefusesOtherFields(t *testing.T) {
 	for name, test := range map[string]struct{ fields, says string }{
 		"something beside conditions":      {`{"f:status":{"f:phase":{},"f:conditions":{}}}`, "field manager autohealer-agent owns f:phase of node n"},
 		"something beside the status":      {`{"f:metadata":{"f:labels":{"f:a":{}}}}`, "field manager autohealer-agent owns f:metadata of node n"},
@@ -46,9 +46,26 @@ func TestHearRefusesWhatItCannotKeep(t *testing.T) {
 	}
 }
 
-// FuzzHear reads any set of fields. It never writes a condition that is not the agent's, nor
+func TestAgentConditionsLeavesOutThoseOfOthers(t *testing.T) {
+	entry := func(manager string, types ...string) metav1.ManagedFieldsEntry {
+		var keys []string
+		for _, each := range types {
+			keys = append(keys, fmt.Sprintf(`"k:{\"type\":\"%s\"}": {".": {}, "f:status": {}}`, each))
+		}
+		fields := &metav1.FieldsV1{}
+		fields.SetRawBytes(fmt.Appendf(nil, `{"f:status": {"f:conditions": {".": {}, %s}}}`, strings.Join(keys, ", ")))
+		return metav1.ManagedFieldsEntry{Manager: manager, Subresource: "status", FieldsV1: fields}
+	}
+	detector, agent := entry("node-problem-detector", "ReadonlyFilesystem"), entry(treat.AgentFieldManager, "KernelDeadlock", "ReadonlyFilesystem", "XfsShutdown")
+	for _, entries := range [][]metav1.ManagedFieldsEntry{{detector, agent}, {agent, detector}} {
+		node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{ManagedFields: entries}}
+		testkit.Same(t, strings.Join(treat.AgentConditions(node), " "), "KernelDeadlock XfsShutdown", "conditions of the agent alone")
+	}
+}
+
+// FuzzReadAgentOwnership reads any set of fields. It never writes a condition that is not the agent's, nor
 // one of Kubernetes itself.
-func FuzzHear(f *testing.F) {
+func FuzzReadAgentOwnership(f *testing.F) {
 	f.Add(`{"f:status":{"f:conditions":{"k:{\"type\":\"A\"}":{".":{},"f:type":{},"f:status":{},"f:reason":{}}}}}`)
 	f.Add(`{"f:status":{"f:conditions":{"k:{\"type\":\"Ready\"}":{".":{},"f:type":{},"f:status":{},"f:reason":{}}}}}`)
 	f.Add(`{"f:status":{"f:conditions":{".":{},"v:1":{}}}}`)
@@ -56,12 +73,12 @@ func FuzzHear(f *testing.F) {
 	f.Fuzz(func(t *testing.T, fields string) {
 		node := &corev1.Node{Status: corev1.NodeStatus{Conditions: []corev1.NodeCondition{{Type: "A", Status: "True"}, {Type: "Theirs", Status: "True"}, {Type: "Ready", Status: "True"}}}}
 		node.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: treat.AgentFieldManager, Operation: "Apply", Subresource: "status", FieldsV1: metav1.NewFieldsV1(fields)}}
-		voice, err := treat.ReadAgentOwnership(node)
+		owned, err := treat.ReadAgentOwnership(node)
 		if err != nil {
 			return
 		}
 		named := strings.Contains(fields, "Theirs") || strings.Contains(fields, `\u`)
-		if s := voice.MarkUnknown("x", time.Now()); s != nil && (slices.Contains(s.Turned, "Ready") || !named && slices.Contains(s.Turned, "Theirs")) {
+		if s := owned.MarkUnknown("x", time.Now()); s != nil && (slices.Contains(s.Turned, "Ready") || !named && slices.Contains(s.Turned, "Theirs")) {
 			t.Errorf("%s makes %v Unknown", fields, s.Turned)
 		}
 	})
@@ -137,17 +154,17 @@ func (a *agentFixture) are(want ...string) *corev1.Node {
 // silence prepares the write.
 func (a *agentFixture) silence(node *corev1.Node) *treat.MarkUnknown {
 	a.Helper()
-	voice := testkit.Value(treat.ReadAgentOwnership(node)).Must(a)
-	if !voice.Last.IsZero() && time.Since(voice.Last) > time.Minute {
-		a.Errorf("it spoke at %v", voice.Last)
+	owned := testkit.Value(treat.ReadAgentOwnership(node)).Must(a)
+	if !owned.Last.IsZero() && time.Since(owned.Last) > time.Minute {
+		a.Errorf("the agent wrote last at %v", owned.Last)
 	}
-	return voice.MarkUnknown("It is silent.", time.Now())
+	return owned.MarkUnknown("It is silent.", time.Now())
 }
 
-const agentSays = treat.AgentFieldManager
+const agentManager = treat.AgentFieldManager
 
 func (a *agentFixture) turns() {
-	testkit.Must(a, a.applies(agentSays, false, "A=True/Bad", "B=False/Good", "C=Unknown/TimedOut"))
+	testkit.Must(a, a.applies(agentManager, false, "A=True/Bad", "B=False/Good", "C=Unknown/TimedOut"))
 	before := a.are("Ready=True/KubeletReady", "A=True/Bad", "B=False/Good", "C=Unknown/TimedOut")
 	s := a.silence(before)
 	if s == nil || !slices.Equal(s.Turned, []corev1.NodeConditionType{"A", "B"}) {
@@ -168,15 +185,15 @@ func (a *agentFixture) turns() {
 		a.Errorf("it would turn %v once more", again.Turned)
 	}
 	// The agent is back, has one condition less, and needs no force.
-	testkit.Must(a, a.applies(agentSays, false, "A=True/Bad", "C=False/Good"))
+	testkit.Must(a, a.applies(agentManager, false, "A=True/Bad", "C=False/Good"))
 	a.are("Ready=True/KubeletReady", "A=True/Bad", "C=False/Good")
 }
 
 func (a *agentFixture) isPrecise() {
-	testkit.Must(a, a.applies(agentSays, false, "A=True/Bad"))
+	testkit.Must(a, a.applies(agentManager, false, "A=True/Bad"))
 	_, node := a.rows()
 	s := a.silence(node)
-	testkit.Must(a, a.applies(agentSays, false, "A=False/Good")) // the agent returns in time
+	testkit.Must(a, a.applies(agentManager, false, "A=False/Good")) // the agent returns in time
 	if err := a.writer.ApplyUnknown(a.Context(), s); !apierrors.IsConflict(err) || treat.Classify(err) != treat.Stale {
 		a.Errorf("a write for another version: %v", err)
 	}
@@ -184,7 +201,7 @@ func (a *agentFixture) isPrecise() {
 }
 
 func (a *agentFixture) leavesOthers() {
-	testkit.Must(a, a.applies(agentSays, false, "A=True/Bad", "B=True/Bad", "C=True/Bad", "D=True/Bad", "E=True/Bad"))
+	testkit.Must(a, a.applies(agentManager, false, "A=True/Bad", "B=True/Bad", "C=True/Bad", "D=True/Bad", "E=True/Bad"))
 	testkit.Must(a, a.applies("old-agent", true, "A=False/Theirs", "B=True/Bad")) // A is taken over, B is shared
 	_, err := a.admin.CoreV1().Nodes().Patch(a.Context(), a.name, types.StrategicMergePatchType,
 		[]byte(`{"status":{"conditions":[{"type":"D","message":"a note"},{"type":"E","status":"False"}]}}`), metav1.PatchOptions{FieldManager: "kubectl"}, "status")
@@ -200,7 +217,7 @@ func (a *agentFixture) leavesOthers() {
 		a.Errorf("another manager's annotation became %q", got)
 	}
 	testkit.Must(a, a.applies("old-agent", false, "A=True/Theirs", "B=True/Bad")) // it owns what it did before
-	testkit.Must(a, a.applies(agentSays, false, "C=True/Bad"))                    // and so does the agent
+	testkit.Must(a, a.applies(agentManager, false, "C=True/Bad"))                 // and so does the agent
 }
 
 // patches makes a manager write a condition as node-problem-detector does.
@@ -212,7 +229,7 @@ func (a *agentFixture) patches(manager, kind, status, reason, at string) {
 }
 
 func (a *agentFixture) leavesWhoBeats() {
-	testkit.Must(a, a.applies(agentSays, false, "A=False/Good", "B=False/Good"))
+	testkit.Must(a, a.applies(agentManager, false, "A=False/Good", "B=False/Good"))
 	a.patches("node-problem-detector", "A", "False", "Good", "2026-11-15T12:05:00Z")
 	_, node := a.rows()
 	s := a.silence(node)
@@ -225,7 +242,7 @@ func (a *agentFixture) leavesWhoBeats() {
 
 func (a *agentFixture) turnsTheReplaced() {
 	a.patches("node-problem-detector", "A", "False", "Good", "2026-11-15T11:55:00Z")
-	testkit.Must(a, a.applies(agentSays, true, "A=False/Good"))
+	testkit.Must(a, a.applies(agentManager, true, "A=False/Good"))
 	_, node := a.rows()
 	s := a.silence(node)
 	if s == nil || len(s.Turned) != 1 {
@@ -236,7 +253,7 @@ func (a *agentFixture) turnsTheReplaced() {
 	if row := node.Status.Conditions[0]; !strings.HasPrefix(row.Message, "It is silent.") || time.Since(row.LastTransitionTime.Time) > time.Minute {
 		a.Errorf("the row is %+v", row)
 	}
-	testkit.Must(a, a.applies(agentSays, false, "A=False/Good")) // the agent is back and needs no force
+	testkit.Must(a, a.applies(agentManager, false, "A=False/Good")) // the agent is back and needs no force
 	a.are("A=False/Good", "Ready=True/KubeletReady")
 	a.patches("node-problem-detector", "A", "True", "Bad", "2026-11-15T12:05:00Z") // the other manager, too
 	_, node = a.rows()

@@ -2,12 +2,10 @@ package docs
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -50,8 +48,8 @@ func newFixture(t *testing.T) *fixture {
 		ControllerManager: true,
 		Flags: testbed.Flags{
 			APIServer: []string{"--shutdown-watch-termination-grace-period=1s"},
-			// No kubelet sends heartbeats.
-			ControllerManager: []string{"--node-monitor-grace-period=1h", "--node-startup-grace-period=1h"},
+			// The test writes the Endpoints of a Service, and no kubelet sends heartbeats.
+			ControllerManager: []string{"--controllers=*,-endpoints-controller", "--node-monitor-grace-period=1h", "--node-startup-grace-period=1h"},
 		},
 	})}
 	f.api = testkit.Value(kubernetes.NewForConfig(f.AdminConfig())).Must(t)
@@ -255,43 +253,10 @@ func (f *fixture) runsController(ctx context.Context, pods listers.PodLister, ch
 			}
 			controller = nil
 		case len(live) > 0 && controller == nil:
-			if controller, err = f.startsController(ctx, fmt.Sprintf("controller-%d", n), live[0].Spec.Containers[0].Args); err != nil {
+			if controller, _, err = install.StartDeployed(ctx, f.Cluster, install.Options{Name: fmt.Sprintf("controller-%d", n), Args: live[0].Spec.Containers[0].Args}); err != nil {
 				return err
 			}
 			n++
 		}
 	}
-}
-
-// startsController runs a controller behind the Service of the webhook.
-func (f *fixture) startsController(ctx context.Context, name string, args []string) (*install.Controller, error) {
-	address, err := f.Address()
-	if err != nil {
-		return nil, err
-	}
-	port := address[strings.LastIndex(address, ":")+1:]
-	options := install.Options{Name: name, Unready: true}
-	for _, arg := range args {
-		options.Args = append(options.Args, strings.ReplaceAll(arg, "$(POD_NAMESPACE)", install.Namespace))
-	}
-	options.Args = append(options.Args, "--webhook-bind-address=:"+port)
-	controller, err := install.Start(ctx, f.Cluster, options)
-	if err != nil {
-		return nil, err
-	}
-	number, err := strconv.Atoi(port)
-	if err != nil {
-		return nil, err
-	}
-	slice, err := install.EndpointSlice(number)
-	if err != nil {
-		return nil, err
-	}
-	slices := f.api.DiscoveryV1().EndpointSlices(install.Namespace)
-	err = slices.Delete(ctx, slice.Name, metav1.DeleteOptions{})
-	if apierrors.IsNotFound(err) {
-		err = nil
-	}
-	_, created := slices.Create(ctx, slice, metav1.CreateOptions{})
-	return controller, errors.Join(err, created)
 }

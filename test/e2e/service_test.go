@@ -49,7 +49,7 @@ func TestService(t *testing.T) {
 	}
 	testkit.Must(w.t, unreachable())
 
-	remove := testkit.Value(install.AddEndpoints(t.Context(), w.Cluster, port)).Must(w.t)
+	remove := testkit.Value(install.SetEndpoints(t.Context(), w.Cluster, port)).Must(w.t)
 	w.eventually("the webhook to answer through its Service", func() error {
 		return refused(d.api.Create(t.Context(), trap.DeepCopy(), client.DryRunAll), "10 of 10 selected nodes", "evict the pods of 4")
 	})
