@@ -1,6 +1,7 @@
 package install
 
 import (
+	"context"
 	"errors"
 	"flag"
 	"fmt"
@@ -8,10 +9,15 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/go-logr/logr"
 	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
+	corev1 "k8s.io/api/core/v1"
+	eventsv1 "k8s.io/api/events/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -48,6 +54,7 @@ type Fixture struct {
 	API         client.Client // with the rights of an admin
 	Controllers []*Controller // in the order of their start
 	wait        testkit.Wait
+	reported    atomic.Int64 // conditions
 }
 
 // NewFixture starts a cluster and installs the controller, with Guardrails that limit as little
@@ -130,6 +137,56 @@ func (f *Fixture) HasMetric(tb testing.TB, address, line string) {
 		}
 		return errors.New("there is only: " + strings.Join(others, ", "))
 	})
+}
+
+// HasEvent waits until an object has an Event with this reason and these parts of its message. A
+// star ends a name of which only the prefix is known.
+func (f *Fixture) HasEvent(tb testing.TB, kind, name, reason string, parts ...string) {
+	tb.Helper()
+	prefix, isPrefix := strings.CutSuffix(name, "*")
+	about := client.MatchingFields{"regarding.kind": kind} // Karpenter writes many Events about other kinds
+	if !isPrefix {
+		about["regarding.name"] = name
+	}
+	f.Eventually(tb, reason+" about "+kind+" "+name, func() error {
+		var list eventsv1.EventList
+		if err := f.API.List(tb.Context(), &list, client.InNamespace(metav1.NamespaceDefault), about); err != nil {
+			return err
+		}
+		var others []string
+		for _, e := range list.Items {
+			if !strings.HasPrefix(e.Regarding.Name, prefix) {
+				continue
+			}
+			lacks := func(part string) bool { return !strings.Contains(e.Note, part) }
+			if e.Reason == reason && !slices.ContainsFunc(parts, lacks) {
+				return nil
+			}
+			others = append(others, e.Reason+": "+e.Note)
+		}
+		return errors.New("there is only: " + strings.Join(others, "; "))
+	})
+}
+
+// ReportCondition sets a condition of a node, like an agent. It retries while the API server is
+// unavailable.
+func (f *Fixture) ReportCondition(ctx context.Context, node, condition string, status corev1.ConditionStatus, changes ...func(*corev1.NodeCondition)) error {
+	c := corev1.NodeCondition{
+		Type: corev1.NodeConditionType(condition), Status: status, Reason: "TestSaysSo",
+		// A write without a change returns the resourceVersion of another writer, and could
+		// be mistaken for that write.
+		Message: fmt.Sprintf("for the %d. time", f.reported.Add(1)),
+	}
+	for _, change := range changes {
+		change(&c)
+	}
+	var err error
+	for range f.wait.Looks(ctx) {
+		if err = f.SetCondition(ctx, node, c); err == nil || apierrors.IsNotFound(err) {
+			return err
+		}
+	}
+	return err
 }
 
 // Scrape returns the metrics of a program. Metrics that break a convention fail the test. The

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -17,29 +18,37 @@ import (
 )
 
 func testFlapping(w *scope) {
-	const count, flips = 60, 10
+	const count = 60
 	proxy := testkit.Value(w.Proxy()).Must(w.t)
 	nodes := w.createNodes(testbed.Nodes{Count: count})
 	w.createSet("set", evict(intstr.FromString("30%")))
 	w.createSet("weak", on("Unhealthy", "Tired"))
 	w.start(install.Options{Through: proxy, Args: []string{alone}})
+	w.flap(proxy, nodes, 0)
+	w.makeUnhealthy(nodes[:40])
+	w.recover(nodes[40:])
+	w.counts(w.key("set"), 18, 22)
+	w.judge(history.Config{AnyTurn: true}, history.Counts{Evictions: 18, Fallbacks: 22, Removals: 1})
+}
+
+// flap sets conditions of all nodes at random, with pauses of up to longest, and drops the watches
+// of the controller meanwhile.
+func (w *scope) flap(proxy *testbed.Proxy, nodes []string, longest time.Duration) {
+	const flips = 10
 	statuses := []corev1.ConditionStatus{corev1.ConditionTrue, corev1.ConditionFalse, corev1.ConditionUnknown}
 	testkit.Must(w.t, w.everywhere(nodes, func(ctx context.Context, i int, node string) error {
 		random := rand.New(rand.NewPCG(1, uint64(i)))
 		for range flips {
-			if err := w.try(ctx, node, []string{"Unhealthy", "Tired"}[random.IntN(2)], statuses[random.IntN(len(statuses))]); err != nil {
+			if err := w.ReportCondition(ctx, node, []string{"Unhealthy", "Tired"}[random.IntN(2)], statuses[random.IntN(len(statuses))]); err != nil {
 				return err
 			}
+			pause(ctx, time.Duration(random.Float64()*float64(longest)))
 		}
 		if i%10 == 0 {
 			proxy.DropWatches()
 		}
 		return nil
 	}))
-	w.makeUnhealthy(nodes[:40])
-	w.recover(nodes[40:])
-	w.counts(w.key("set"), 18, 22)
-	w.judge(history.Config{AnyTurn: true}, history.Counts{Evictions: 18, Fallbacks: 22, Removals: 1})
 }
 
 func testRecreated(w *scope) {

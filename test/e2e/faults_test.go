@@ -109,7 +109,9 @@ func (w *scope) meanwhile(do func() error) (end func()) {
 
 // turn sets the same status on all nodes.
 func (w *scope) turn(nodes []string, status corev1.ConditionStatus) error {
-	return w.everywhere(nodes, func(ctx context.Context, _ int, node string) error { return w.try(ctx, node, "Unhealthy", status) })
+	return w.everywhere(nodes, func(ctx context.Context, _ int, node string) error {
+		return w.ReportCondition(ctx, node, "Unhealthy", status)
+	})
 }
 
 // makeUnhealthy makes all of these nodes unhealthy, and recover makes them healthy.

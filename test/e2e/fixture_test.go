@@ -7,13 +7,11 @@ import (
 	"maps"
 	"slices"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -55,8 +53,7 @@ const alone = "--leader-elect=false"
 // fixture is a cluster with the controller installed.
 type fixture struct {
 	*install.Fixture
-	api    client.Client // with the rights of an admin
-	warned atomic.Int64  // how often conditions were set
+	api client.Client // with the rights of an admin
 }
 
 // newFixture starts a cluster. The changes adjust its configuration.
@@ -166,30 +163,10 @@ func (w *scope) get(ctx context.Context, node string) (*corev1.Node, error) {
 	return found, err
 }
 
-// setCondition sets a condition of a node, like an agent. It retries while the API server
-// is unavailable.
-func (w *scope) setCondition(node, condition string, status corev1.ConditionStatus, more ...func(*corev1.NodeCondition)) {
+// setCondition sets a condition of a node, like an agent.
+func (w *scope) setCondition(node, condition string, status corev1.ConditionStatus, changes ...func(*corev1.NodeCondition)) {
 	w.t.Helper()
-	testkit.Must(w.t, w.try(w.t.Context(), node, condition, status, more...))
-}
-
-func (w *fixture) try(ctx context.Context, node, condition string, status corev1.ConditionStatus, more ...func(*corev1.NodeCondition)) error {
-	c := corev1.NodeCondition{
-		Type: corev1.NodeConditionType(condition), Status: status, Reason: "TestSaysSo",
-		// A write without a change returns the resourceVersion of another writer, and could
-		// be mistaken for that write.
-		Message: fmt.Sprintf("for the %d. time", w.warned.Add(1)),
-	}
-	for _, change := range more {
-		change(&c)
-	}
-	var err error
-	for range wait.Looks(ctx) {
-		if err = w.SetCondition(ctx, node, c); err == nil || apierrors.IsNotFound(err) {
-			return err
-		}
-	}
-	return err
+	testkit.Must(w.t, w.ReportCondition(w.t.Context(), node, condition, status, changes...))
 }
 
 func because(reason string) func(*corev1.NodeCondition) {

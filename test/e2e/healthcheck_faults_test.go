@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"fmt"
-	"math/rand/v2"
 	"net/http"
 	"strings"
 	"testing"
@@ -586,27 +585,17 @@ func testHealthCheckOutage(w *scope) {
 // ---- conditions and nodes
 
 func testHealthCheckFlapping(w *scope) {
-	const count, flips = 30, 10
+	const count = 30
 	proxy := testkit.Value(w.Proxy()).Must(w.t)
 	nodes := w.checked(testbed.Nodes{Count: count}, atMost("60%"), func(s *remediationv1alpha1.NodeHealthCheckSpec) {
 		s.HealthyDelay = "1s"
 		s.UnhealthyConditions = append(s.UnhealthyConditions, remediationv1alpha1.UnhealthyCondition{Type: "Tired", Status: corev1.ConditionUnknown, Duration: "1s"})
 	})
 	w.start(install.Options{Through: proxy, Args: []string{alone}})
-	statuses := []corev1.ConditionStatus{corev1.ConditionTrue, corev1.ConditionFalse, corev1.ConditionUnknown}
-	testkit.Must(w.t, w.everywhere(nodes, func(ctx context.Context, i int, node string) error {
-		random := rand.New(rand.NewPCG(1, uint64(i)))
-		for range flips {
-			if err := w.try(ctx, node, []string{"Unhealthy", "Tired"}[random.IntN(2)], statuses[random.IntN(len(statuses))]); err != nil {
-				return err
-			}
-			pause(ctx, time.Duration(random.IntN(300))*time.Millisecond)
-		}
-		if i%10 == 0 {
-			proxy.DropWatches()
-		}
-		return w.try(ctx, node, "Tired", corev1.ConditionFalse)
-	}))
+	w.flap(proxy, nodes, 300*time.Millisecond)
+	for _, node := range nodes {
+		w.setCondition(node, "Tired", corev1.ConditionFalse)
+	}
 	// How many remediations begin in between depends on the speed of the machine. These ones begin
 	// on every machine.
 	for _, unhealthy := range [][]string{nodes[20:], nodes[:10]} {

@@ -10,7 +10,6 @@ import (
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
-	eventsv1 "k8s.io/api/events/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -315,24 +314,8 @@ func condition(kind string, status metav1.ConditionStatus, parts ...string) func
 	}
 }
 
-// hasEvent waits for an Event about an object, with a reason and words in its message.
-func (w *scope) hasEvent(kind, name, reason string, words ...string) {
+// hasEvent waits for an Event about an object, with a reason and parts of its message.
+func (w *scope) hasEvent(kind, name, reason string, parts ...string) {
 	w.t.Helper()
-	w.eventually(reason+" about "+kind+" "+name, func() error {
-		var list eventsv1.EventList
-		if err := w.api.List(w.t.Context(), &list, client.InNamespace(metav1.NamespaceDefault)); err != nil {
-			return err
-		}
-		var others []string
-		for _, e := range list.Items {
-			if e.Regarding.Kind != kind || e.Regarding.Name != name {
-				continue
-			}
-			if e.Reason == reason && contains("it", e.Note, words) == nil {
-				return nil
-			}
-			others = append(others, e.Reason+": "+e.Note)
-		}
-		return fmt.Errorf("there is only: %s", strings.Join(others, "; "))
-	})
+	w.HasEvent(w.t, kind, name, reason, parts...)
 }

@@ -748,7 +748,7 @@ func testFlip(w *scope) {
 	end := w.meanwhile(func() error {
 		for i := 0; ctx.Err() == nil; i++ {
 			status := []corev1.ConditionStatus{corev1.ConditionUnknown, corev1.ConditionFalse}[i%2]
-			if err := w.try(ctx, nodes[0], "Well", status); err != nil && ctx.Err() == nil {
+			if err := w.ReportCondition(ctx, nodes[0], "Well", status); err != nil && ctx.Err() == nil {
 				return err
 			}
 			select {

@@ -10,9 +10,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	eventsv1 "k8s.io/api/events/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -242,22 +239,11 @@ func (p *pool) claimOf(node string) (claim *unstructured.Unstructured) {
 	return claim
 }
 
-// setCondition sets a condition of nodes, like an agent. It retries while the API server is
-// unavailable.
+// setCondition sets a condition of nodes, like an agent.
 func (p *pool) setCondition(condition string, status corev1.ConditionStatus, nodes ...string) {
 	p.t.Helper()
 	for _, node := range nodes {
-		var err error
-		for range wait.Looks(p.t.Context()) {
-			err = p.SetCondition(p.t.Context(), node, corev1.NodeCondition{
-				Type: corev1.NodeConditionType(condition), Status: status, Reason: "TestSaysSo",
-				Message: fmt.Sprintf("at %s", time.Now().Format(time.RFC3339Nano)), // makes every write different
-			})
-			if err == nil || apierrors.IsNotFound(err) {
-				break
-			}
-		}
-		testkit.Must(p.t, err)
+		testkit.Must(p.t, p.ReportCondition(p.t.Context(), node, condition, status))
 	}
 }
 
@@ -299,36 +285,10 @@ func (p *pool) gone(nodes ...string) {
 	})
 }
 
-// hasEvent waits for an Event about an object, with a reason and words in its message. A
-// star ends a name of which only the prefix is known.
-func (p *pool) hasEvent(kind, name, reason string, words ...string) {
+// hasEvent waits for an Event about an object, with a reason and parts of its message.
+func (p *pool) hasEvent(kind, name, reason string, parts ...string) {
 	p.t.Helper()
-	p.eventually(reason+" about "+kind+" "+name, func(ctx context.Context) error {
-		begins, isPart := strings.CutSuffix(name, "*")
-		about := client.MatchingFields{"regarding.kind": kind} // Karpenter writes many Events, many of them about pods
-		if !isPart {
-			about["regarding.name"] = name
-		}
-		var list eventsv1.EventList
-		if err := p.api.List(ctx, &list, client.InNamespace(metav1.NamespaceDefault), about); err != nil {
-			return err
-		}
-		var others []string
-		for _, e := range list.Items {
-			if e.Regarding.Kind != kind || e.Regarding.Name != name && (!isPart || !strings.HasPrefix(e.Regarding.Name, begins)) {
-				continue
-			}
-			isIt := e.Reason == reason
-			for _, part := range words {
-				isIt = isIt && strings.Contains(e.Note, part)
-			}
-			if isIt {
-				return nil
-			}
-			others = append(others, e.Reason+": "+e.Note)
-		}
-		return fmt.Errorf("there is only: %s", strings.Join(others, "; "))
-	})
+	p.HasEvent(p.t, kind, name, reason, parts...)
 }
 
 // measures waits until a controller's metrics have a line with this prefix and value.
