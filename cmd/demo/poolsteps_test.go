@@ -1,8 +1,6 @@
 package main
 
 import (
-	"context"
-	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -38,19 +36,8 @@ func repairPolicy(status v1alpha1.RepairPolicyStatus) *v1alpha1.RepairPolicy {
 // With Karpenter the demo has other steps and other commands for the interactive mode.
 func TestDemoRunsAllPoolStepsAndStaysInteractive(t *testing.T) {
 	folder := tempFolder(t)
-	ctx, cancel := context.WithCancelCause(t.Context())
-	defer cancel(nil)
-	var (
-		out   transcript
-		s     *demoCluster
-		ended = make(chan error, 1)
-	)
-	d := demo{karpenter: true, steps: func(built *demoCluster) []step { s = built; return s.poolSteps() }}
-	go func() {
-		err := d.run(ctx, &out)
-		cancel(errors.Join(errors.New("the demo has ended"), err))
-		ended <- err
-	}()
+	var s *demoCluster
+	ctx, out, interrupt := startDemo(t, demo{karpenter: true, steps: func(built *demoCluster) []step { s = built; return s.poolSteps() }})
 	out.await(ctx, t, "stays until Ctrl-C", "Disable the repair of this NodePool")
 	steps, invitation, _ := strings.Cut(out.take(), "The cluster stays")
 	checkOutput(t, steps,
@@ -85,10 +72,7 @@ func TestDemoRunsAllPoolStepsAndStaysInteractive(t *testing.T) {
 	out.await(ctx, t, "The Karpenter exited and is restarted.")
 
 	checkAllGone := s.recordProcesses(t, folder)
-	cancel(errors.New("interrupt"))
-	if err := <-ended; err != nil {
-		t.Errorf("the demo ended with %v, want no error after an interrupt", err)
-	}
+	interrupt()
 	checkAllGone()
 }
 

@@ -59,22 +59,33 @@ func checkOutput(t *testing.T, output string, wants ...string) {
 	}
 }
 
-func TestInteractiveModePrintsChangesAndLeavesNothingBehind(t *testing.T) {
-	folder := tempFolder(t)
+// startDemo runs a demo until interrupt, which checks that it ends without an error. The context
+// also ends when the demo does.
+func startDemo(t *testing.T, d demo) (ctx context.Context, out *transcript, interrupt func()) {
+	t.Helper()
 	ctx, cancel := context.WithCancelCause(t.Context())
-	defer cancel(nil)
-	var (
-		out   transcript
-		s     *demoCluster
-		ended = make(chan error, 1)
-	)
-	// Without steps the interactive mode starts at once.
-	d := demo{kmsg: true, steps: func(built *demoCluster) []step { s = built; return nil }}
+	t.Cleanup(func() { cancel(nil) })
+	out = &transcript{}
+	ended := make(chan error, 1)
 	go func() {
-		err := d.run(ctx, &out)
-		cancel(errors.New("the demo has ended"))
+		err := d.run(ctx, out)
+		cancel(errors.Join(errors.New("the demo has ended"), err))
 		ended <- err
 	}()
+	return ctx, out, func() {
+		t.Helper()
+		cancel(errors.New("interrupt"))
+		if err := <-ended; err != nil {
+			t.Errorf("the demo ended with %v, want no error after an interrupt", err)
+		}
+	}
+}
+
+func TestInteractiveModePrintsChangesAndLeavesNothingBehind(t *testing.T) {
+	folder := tempFolder(t)
+	var s *demoCluster
+	// Without steps the interactive mode starts at once.
+	ctx, out, interrupt := startDemo(t, demo{kmsg: true, steps: func(built *demoCluster) []step { s = built; return nil }})
 	out.await(ctx, t, "stays until Ctrl-C")
 
 	testkit.Must(t, s.SetCondition(ctx, firstNode, deadlocked()))
@@ -105,10 +116,7 @@ func TestInteractiveModePrintsChangesAndLeavesNothingBehind(t *testing.T) {
 	paste(s.badBlocks.clearCommand(), agentNode+"     DiskBadBlock=False")
 
 	checkAllGone := s.recordProcesses(t, folder)
-	cancel(errors.New("interrupt"))
-	if err := <-ended; err != nil {
-		t.Errorf("the demo ended with %v, want no error after an interrupt", err)
-	}
+	interrupt()
 	checkAllGone()
 }
 

@@ -4,8 +4,6 @@ import (
 	"testing"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
-
 	"github.com/resourcestack/autohealer/internal/testkit"
 )
 
@@ -100,17 +98,8 @@ func BenchmarkRemediationStorm(b *testing.B) {
 			b.StopTimer()
 			names := c.pick(unhealthy)
 			seen, before, used, work := c.watcher.changes(), c.asked(b), use(b, controller), c.work(b, controller)
-			b.StartTimer()
-			begin := time.Now()
-			err := c.setProblems(b.Context(), names, unhealthyType, corev1.ConditionTrue, atATime)
-			answered := time.Now()
-			if err == nil {
-				err = c.objects.count(b.Context(), unhealthy)
-			}
-			b.StopTimer()
-			testkit.Must(b, err)
-			last := c.objects.latest(names)
-			whole, after = max(whole, last.Sub(begin)), max(after, last.Sub(answered))
+			took, late := c.storm(b, names, unhealthyType, atATime, c.objects.count, c.objects.latest)
+			whole, after = max(whole, took), max(after, late)
 			cpu = max(cpu, use(b, controller).cpu-used.cpu)
 			healed, all := c.heal(b, names, before)
 			back, done = max(back, healed), all

@@ -21,7 +21,7 @@ import (
 //
 // The fixture: 2,000 nodes of 15 KB, the controller manager, four ConditionSets
 // of which one matches, with the default bound of 49% (980 nodes); the 500 are
-// drawn with seed (1, 2). One operation is one storm: 50 clients write the
+// drawn with seed (1, 2). An operation is a storm: 50 clients write the
 // condition of the 500 as fast as the API server allows, and the controller
 // writes the ledger and the taints. s is measured from before the first write is
 // sent until a watcher has seen the last taint, s-after-writes from the response
@@ -46,17 +46,8 @@ func BenchmarkStorm(b *testing.B) {
 			b.StopTimer()
 			names := d.pick(unhealthy)
 			seen, before, used := d.watcher.changes(), d.work(b, controller), use(b, controller)
-			b.StartTimer()
-			begin := time.Now()
-			err := d.setProblems(b.Context(), names, problem, corev1.ConditionTrue, atATime)
-			answered := time.Now()
-			if err == nil {
-				err = d.watcher.allTainted(b.Context(), unhealthy)
-			}
-			b.StopTimer()
-			testkit.Must(b, err)
-			last := d.watcher.latest(names)
-			whole, after = max(whole, last.Sub(begin)), max(after, last.Sub(answered))
+			took, late := d.storm(b, names, problem, atATime, d.watcher.allTainted, d.watcher.latest)
+			whole, after = max(whole, took), max(after, late)
 			cpu = max(cpu, use(b, controller).cpu-used.cpu)
 			// Events of a storm arrive late, so await does not wait for them.
 			done = await(b, controller, "the responses to all writes", 0, wrote(before.nodes+unhealthy)).minus(before)
@@ -79,10 +70,10 @@ func BenchmarkStorm(b *testing.B) {
 }
 
 // BenchmarkConditionToTaint measures the time from a condition to its taint for
-// nodes that become unhealthy one after the other.
+// nodes that become unhealthy in sequence.
 //
 // The fixture: 2,000 or 10,000 nodes of 15 KB, the controller manager, four
-// ConditionSets of which one matches; the nodes are drawn with seed (1, 2). One
+// ConditionSets of which one matches; the nodes are drawn with seed (1, 2). An
 // operation is 100 failures, five a second. Each is measured from before the
 // write of the condition is sent until a watcher has seen the taint (p50-ms,
 // p95-ms, max-ms) and, for comparison, from the response to that write
@@ -141,7 +132,7 @@ func BenchmarkConditionToTaint(b *testing.B) {
 // BenchmarkSteadyState measures the cost of the controller in a healthy cluster.
 //
 // The fixture: 10,000 healthy nodes of 15 KB, the controller manager, four
-// ConditionSets. One operation is one minute of a cluster whose kubelets and
+// ConditionSets. An operation is a minute of a cluster whose kubelets and
 // agents report every five minutes: 33 nodes a second, in an order drawn with seed
 // (1, 2), get new heartbeats in all of their ten conditions. The benchmark asserts
 // that the controller writes nothing but its lease. With the webhook the controller
@@ -232,7 +223,7 @@ func pace(b *testing.B, count int, every time.Duration, do func(ctx context.Cont
 	}
 }
 
-// failOneByOne makes nodes unhealthy one after the other, and returns for each when the
+// failOneByOne makes nodes unhealthy in sequence, and returns for each when the
 // write of the condition was sent and answered.
 func (d *fixture) failOneByOne(b *testing.B, names []string, problem string, every time.Duration) (sent, answered []time.Time) {
 	b.Helper()
@@ -258,8 +249,24 @@ func (d *fixture) recover(b *testing.B, names []string) time.Duration {
 	return d.watcher.latest(names).Sub(begin)
 }
 
-// stormWithoutController has the clients write condition and taint of every node, one after
-// the other. It returns the time until the last taint was seen, and restores the nodes.
+// storm makes the nodes unhealthy at once and waits until all of them are treated. It returns when
+// the last treatment was seen, from before the first write and from the response to the last.
+func (d *fixture) storm(b *testing.B, names []string, problem string, atATime int, wait func(context.Context, int) error, latest func([]string) time.Time) (whole, after time.Duration) {
+	b.Helper()
+	b.StartTimer()
+	begin := time.Now()
+	err := d.setProblems(b.Context(), names, problem, corev1.ConditionTrue, atATime)
+	answered := time.Now()
+	if err == nil {
+		err = wait(b.Context(), len(names))
+	}
+	b.StopTimer()
+	testkit.Must(b, err)
+	last := latest(names)
+	return last.Sub(begin), last.Sub(answered)
+}
+
+// stormWithoutController has the clients write the condition of every node and then its taint. It returns the time until the last taint was seen, and restores the nodes.
 func (d *fixture) stormWithoutController(b *testing.B, names []string, atATime int) time.Duration {
 	b.Helper()
 	begin := time.Now()
