@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/resourcestack/autohealer/internal/kubeapi"
+	"github.com/resourcestack/autohealer/internal/times"
 )
 
 const (
@@ -32,14 +33,14 @@ type nodeReader struct {
 // cleared, because each read is a request per node of the cluster. A wake-up does not shorten the
 // interval.
 func (r nodeReader) run(ctx context.Context) {
-	var failing bool
+	failures := 0      // in a row
 	var last time.Time // of the last read
-	spread, wait := 0.0, minBackoff
+	spread := 0.0
 	for {
 		var next <-chan time.Time // never, while nothing is needed
 		interval := r.interval()
-		if failing && interval > 0 {
-			interval = wait
+		if failures > 0 && interval > 0 {
+			interval = times.Backoff(failures, minBackoff, maxBackoff)
 		}
 		due := last.Add(interval + time.Duration(spread*float64(interval)))
 		switch {
@@ -53,16 +54,15 @@ func (r nodeReader) run(ctx context.Context) {
 			case ctx.Err() != nil:
 				return
 			case err != nil:
-				if !failing {
+				if failures == 0 {
 					r.log.Warn("reading the metadata of the node failed, retrying", "err", err)
-					wait = minBackoff / 2
 				}
-				failing, wait = true, min(2*wait, maxBackoff)
+				failures++
 			default:
-				if failing {
+				if failures > 0 {
 					r.log.Info("reading the metadata of the node works again")
 				}
-				failing = false
+				failures = 0
 				r.handle(ctx, node)
 			}
 			continue

@@ -23,6 +23,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/resourcestack/autohealer/internal/required"
+	"github.com/resourcestack/autohealer/internal/times"
 )
 
 const (
@@ -187,7 +188,7 @@ func (k *Manager) follow(ctx context.Context, what string, kind client.ObjectLis
 		}
 		k.logChange(what, err)
 		select {
-		case <-time.After(time.Until(began.Add(pause(failures)))):
+		case <-time.After(time.Until(began.Add(times.Backoff(failures, firstRetry, maxRetry)))):
 		case <-ctx.Done():
 		}
 	}
@@ -211,21 +212,12 @@ func (k *Manager) watchOnce(ctx context.Context, what string, kind client.Object
 	return nil
 }
 
-// pause returns the delay after this number of failures.
-func pause(failures int) time.Duration {
-	wait := firstRetry
-	for ; failures > 1 && wait < maxRetry; failures-- {
-		wait *= 2
-	}
-	return wait
-}
-
 // reconcile reconciles once and returns the delay until the next time if nothing changes.
 func (k *Manager) reconcile(ctx context.Context) time.Duration {
 	next, isWell := k.ensureAll(ctx)
 	if !isWell {
 		k.failures++
-		return pause(k.failures)
+		return times.Backoff(k.failures, firstRetry, maxRetry)
 	}
 	k.failures = 0
 	return min(max(time.Until(next), minInterval), maxInterval)

@@ -4,6 +4,8 @@ import (
 	"maps"
 	"slices"
 	"time"
+
+	"github.com/resourcestack/autohealer/internal/times"
 )
 
 // An apply removes a condition that it no longer contains, unless another manager owns the
@@ -105,7 +107,7 @@ func (r *conditions) keepUnremovable(now time.Time) []string {
 // their removal was refused, and the agent retries it less and less often.
 func (s *unremovableConditions) othersAccepted(now time.Time) {
 	if s.tried {
-		s.until, s.tried = now.Add(min(forbiddenWait<<min(s.times, 16), maxAbandonedAfter)), false
+		s.until, s.tried = now.Add(times.Backoff(s.times+1, forbiddenWait, maxAbandonedAfter)), false
 		s.times++
 	}
 }

@@ -4,6 +4,8 @@ import (
 	"maps"
 	"slices"
 	"time"
+
+	"github.com/resourcestack/autohealer/internal/times"
 )
 
 const (
@@ -118,7 +120,7 @@ func (s *sharing) abandoned(v *nodeView, now time.Time) []string {
 			s.lastChanges[kind] = observation{fields: v.conditions[kind], since: now}
 			continue
 		}
-		wait := min(abandonedAfter<<min(max(s.state.Yields[kind]-1, 0), 16), maxAbandonedAfter)
+		wait := times.Backoff(s.state.Yields[kind], abandonedAfter, maxAbandonedAfter)
 		if now.Sub(seen.since) >= wait {
 			found = append(found, kind)
 		}

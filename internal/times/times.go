@@ -25,5 +25,9 @@ func Min(a, b time.Time) time.Time {
 // Backoff returns the wait after a number of failures in a row. It is first after one failure,
 // doubles with each further one, and is at most the given longest.
 func Backoff(failures int, first, longest time.Duration) time.Duration {
-	return min(first<<min(failures-1, 16), longest)
+	doublings := max(failures-1, 0)
+	if first > longest>>doublings { // first<<doublings could overflow
+		return longest
+	}
+	return first << doublings
 }

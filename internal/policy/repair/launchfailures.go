@@ -12,6 +12,7 @@ import (
 	"github.com/resourcestack/autohealer/internal/machine"
 	"github.com/resourcestack/autohealer/internal/ownership"
 	"github.com/resourcestack/autohealer/internal/policykind"
+	"github.com/resourcestack/autohealer/internal/times"
 )
 
 const (
@@ -38,13 +39,7 @@ func (t launchFailures) next(timeout time.Duration) time.Time {
 	if t.failed < maxLaunchFailures {
 		return time.Time{}
 	}
-	wait := 2 * timeout
-	for range t.failed - maxLaunchFailures {
-		if wait = 2 * wait; wait >= maxLaunchWait {
-			break
-		}
-	}
-	return t.last.Add(max(2*timeout, min(wait, maxLaunchWait)))
+	return t.last.Add(max(2*timeout, times.Backoff(t.failed-maxLaunchFailures+1, 2*timeout, maxLaunchWait)))
 }
 
 // remaining returns how many more nodes may be replaced because they did not become Ready.

@@ -16,6 +16,7 @@ import (
 	"github.com/resourcestack/autohealer/internal/probe/procfs"
 	"github.com/resourcestack/autohealer/internal/probe/statefile"
 	"github.com/resourcestack/autohealer/internal/probe/supervise"
+	"github.com/resourcestack/autohealer/internal/times"
 )
 
 // Unreadable is the reason of conditions whose log cannot be read.
@@ -98,22 +99,22 @@ func (w *Watch) Run(ctx context.Context, reporter supervise.Reporter) error {
 	}()
 	w.store(at, true)
 
-	wait := firstWait
+	failures := 0 // in a row
 	for {
 		err := w.read(ctx, start, at)
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
 		if at.read {
-			wait, at.read = firstWait, false
+			failures, at.read = 0, false
 		}
+		failures++
 		start.CannotObserve(Unreadable, err)
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
-		case <-time.After(wait):
+		case <-time.After(times.Backoff(failures, firstWait, longestWait)):
 		}
-		wait = min(2*wait, longestWait)
 	}
 }
 

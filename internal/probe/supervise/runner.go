@@ -14,6 +14,7 @@ import (
 
 	"github.com/resourcestack/autohealer/catalog"
 	"github.com/resourcestack/autohealer/internal/finding"
+	"github.com/resourcestack/autohealer/internal/times"
 )
 
 const (
@@ -68,7 +69,7 @@ func newRunner(name string, m Monitor, emit func(finding.Report), log *slog.Logg
 
 // run runs the monitor again and again until ctx ends.
 func (w *runner) run(ctx context.Context) {
-	wait := firstWait
+	failures := 0 // in a row
 	for {
 		started := time.Now()
 		w.begin()
@@ -80,15 +81,16 @@ func (w *runner) run(ctx context.Context) {
 			return
 		}
 		if time.Since(started) > longestWait {
-			wait = firstWait
+			failures = 0
 		}
+		failures++
+		wait := times.Backoff(failures, firstWait, longestWait)
 		w.end(err, wait)
 		select {
 		case <-ctx.Done():
 			return
 		case <-time.After(wait):
 		}
-		wait = min(2*wait, longestWait)
 	}
 }
 
