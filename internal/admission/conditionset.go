@@ -13,6 +13,7 @@ import (
 
 	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
 	"github.com/resourcestack/autohealer/internal/format"
+	"github.com/resourcestack/autohealer/internal/required"
 	"github.com/resourcestack/autohealer/internal/triage"
 	"github.com/resourcestack/autohealer/internal/validate"
 )
@@ -45,10 +46,10 @@ type ConditionSetConfig struct {
 
 // Validate returns all missing fields.
 func (c ConditionSetConfig) Validate() error {
-	return requireFields(
-		requiredField{"Nodes", c.Nodes == nil}, requiredField{"Sets", c.Sets == nil}, requiredField{"Fresh", c.Fresh == nil},
-		requiredField{"Synced", c.Synced == nil}, requiredField{"Metrics", c.Metrics == nil}, requiredField{"Logger", c.Logger == nil},
-	)
+	return required.Fields{
+		"Nodes": c.Nodes == nil, "Sets": c.Sets == nil, "Fresh": c.Fresh == nil, "Synced": c.Synced == nil,
+		"Metrics": c.Metrics == nil, "Logger": c.Logger == nil,
+	}.Check()
 }
 
 // ConditionSets validates ConditionSets.

@@ -226,20 +226,3 @@ func waitUntil(ctx context.Context, known func() bool) bool {
 		}
 	}
 }
-
-// requiredField is a required field of a configuration.
-type requiredField struct {
-	name    string
-	missing bool
-}
-
-// requireFields returns an error that lists the missing parts.
-func requireFields(parts ...requiredField) error {
-	var errs []error
-	for _, p := range parts {
-		if p.missing {
-			errs = append(errs, errors.New(p.name+" is missing"))
-		}
-	}
-	return errors.Join(errs...)
-}

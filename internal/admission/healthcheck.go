@@ -17,6 +17,7 @@ import (
 
 	"github.com/resourcestack/autohealer/api/remediation/v1alpha1"
 	"github.com/resourcestack/autohealer/internal/remediation"
+	"github.com/resourcestack/autohealer/internal/required"
 	"github.com/resourcestack/autohealer/internal/triage"
 	"github.com/resourcestack/autohealer/internal/validate"
 )
@@ -53,10 +54,10 @@ type HealthCheckConfig struct {
 
 // Validate returns all missing fields.
 func (c HealthCheckConfig) Validate() error {
-	return requireFields(
-		requiredField{"Nodes", c.Nodes == nil}, requiredField{"Checks", c.Checks == nil}, requiredField{"Template", c.Template == nil},
-		requiredField{"Remediation", c.Remediation == nil}, requiredField{"Metrics", c.Metrics == nil}, requiredField{"Logger", c.Logger == nil},
-	)
+	return required.Fields{
+		"Nodes": c.Nodes == nil, "Checks": c.Checks == nil, "Template": c.Template == nil, "Remediation": c.Remediation == nil,
+		"Metrics": c.Metrics == nil, "Logger": c.Logger == nil,
+	}.Check()
 }
 
 // HealthChecks validates NodeHealthChecks.

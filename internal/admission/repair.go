@@ -14,6 +14,7 @@ import (
 	"github.com/resourcestack/autohealer/internal/dialect"
 	"github.com/resourcestack/autohealer/internal/karpenter"
 	"github.com/resourcestack/autohealer/internal/remediation"
+	"github.com/resourcestack/autohealer/internal/required"
 	"github.com/resourcestack/autohealer/internal/validate"
 )
 
@@ -44,10 +45,10 @@ type RepairConfig struct {
 
 // Validate returns all missing fields.
 func (c RepairConfig) Validate() error {
-	return requireFields(
-		requiredField{"Nodes", c.Nodes == nil}, requiredField{"Statements", c.Statements == nil}, requiredField{"Policies", c.Policies == nil},
-		requiredField{"Pools", c.Pools == nil}, requiredField{"Template", c.Template == nil}, requiredField{"Metrics", c.Metrics == nil}, requiredField{"Logger", c.Logger == nil},
-	)
+	return required.Fields{
+		"Nodes": c.Nodes == nil, "Statements": c.Statements == nil, "Policies": c.Policies == nil, "Pools": c.Pools == nil,
+		"Template": c.Template == nil, "Metrics": c.Metrics == nil, "Logger": c.Logger == nil,
+	}.Check()
 }
 
 // repairs reads the other policies and pools. unread has a warning for each failed read.

@@ -14,6 +14,8 @@ import (
 
 	"golang.org/x/net/netutil"
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
+
+	"github.com/resourcestack/autohealer/internal/required"
 )
 
 // Kind is the handler for one kind of policy.
@@ -42,9 +44,9 @@ type Config struct {
 // Validate returns all missing or wrong fields.
 func (c Config) Validate() error {
 	_, _, err := SplitAddress(c.Address)
-	return errors.Join(err, c.Clients.Validate(), requireFields(
-		requiredField{"Certificate", c.Certificate == nil}, requiredField{"Kinds", len(c.Kinds) == 0}, requiredField{"Metrics", c.Metrics == nil}, requiredField{"Logger", c.Logger == nil},
-	))
+	return errors.Join(err, c.Clients.Validate(), required.Fields{
+		"Certificate": c.Certificate == nil, "Kinds": len(c.Kinds) == 0, "Metrics": c.Metrics == nil, "Logger": c.Logger == nil,
+	}.Check())
 }
 
 const (
