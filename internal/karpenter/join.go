@@ -1,34 +1,10 @@
 package karpenter
 
 import (
-	"errors"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 )
-
-// ErrTwoClaims is why the controller leaves a node alone: two claims have its provider ID.
-var ErrTwoClaims = errors.New("two NodeClaims have the provider ID of this node")
-
-// ClaimOf returns the claim with the node's provider ID. It is nil if there is none, or if
-// the node has no provider ID. With two such claims it returns ErrTwoClaims, because
-// neither Autohealer nor Karpenter can tell which one owns the machine.
-func ClaimOf(node *corev1.Node, claims ...*NodeClaim) (*NodeClaim, error) {
-	if node.Spec.ProviderID == "" {
-		return nil, nil
-	}
-	var found *NodeClaim
-	for _, claim := range claims {
-		switch {
-		case claim.Status.ProviderID != node.Spec.ProviderID:
-		case found != nil:
-			return nil, ErrTwoClaims
-		default:
-			found = claim
-		}
-	}
-	return found, nil
-}
 
 // StartupTaints returns the taints on a node that say that it is not initialized yet. These
 // are the startup taints of its claim, compared by key and effect as Karpenter does, and

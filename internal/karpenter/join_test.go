@@ -1,7 +1,6 @@
 package karpenter_test
 
 import (
-	"errors"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -13,35 +12,6 @@ import (
 
 func claim(name, providerID string) *karpenter.NodeClaim {
 	return &karpenter.NodeClaim{ObjectMeta: metav1.ObjectMeta{Name: name}, Status: karpenter.NodeClaimStatus{ProviderID: providerID}}
-}
-
-func TestClaimOf(t *testing.T) {
-	node := func(providerID string) *corev1.Node {
-		return &corev1.Node{Spec: corev1.NodeSpec{ProviderID: providerID}}
-	}
-	tests := []struct {
-		name   string
-		node   *corev1.Node
-		claims []*karpenter.NodeClaim
-		want   string
-		err    error
-	}{
-		{"finds the claim with the node's provider ID", node("aws:///b"), []*karpenter.NodeClaim{claim("a", "aws:///a"), claim("b", "aws:///b")}, "b", nil},
-		{"finds none with another provider ID", node("aws:///c"), []*karpenter.NodeClaim{claim("a", "aws:///a")}, "", nil},
-		{"finds none without claims", node("aws:///c"), nil, "", nil},
-		{"rejects two", node("aws:///a"), []*karpenter.NodeClaim{claim("a", "aws:///a"), claim("x", ""), claim("b", "aws:///a")}, "", karpenter.ErrTwoClaims},
-		{"ignores a claim that waits for its machine, for a node without a provider ID", node(""), []*karpenter.NodeClaim{claim("a", ""), claim("b", "")}, "", nil},
-	}
-	for _, test := range tests {
-		t.Run(test.name, func(t *testing.T) {
-			found, err := karpenter.ClaimOf(test.node, test.claims...)
-			name := ""
-			if found != nil {
-				name = found.Name
-			}
-			testkit.Check(t, name == test.want && errors.Is(err, test.err), "is %q, %v; want %q, %v", name, err, test.want, test.err)
-		})
-	}
 }
 
 func TestStartupTaintsAndInitialized(t *testing.T) {

@@ -22,8 +22,6 @@ const (
 	NodePoolLabel = "karpenter.sh/nodepool"
 	// CapacityTypeLabel is spot, on-demand or reserved, on Nodes and NodeClaims.
 	CapacityTypeLabel = "karpenter.sh/capacity-type"
-	// RegisteredLabel is "true" on a Node that has the labels and taints of its claim.
-	RegisteredLabel = "karpenter.sh/registered"
 	// InitializedLabel is "true" on a Node that was initialized once. It is permanent.
 	InitializedLabel = "karpenter.sh/initialized"
 )

@@ -124,13 +124,3 @@ func KeepField(number protowire.Number, in *[]byte) func(protowire.Number, []byt
 		return nil
 	}
 }
-
-// CollectField returns a visitor that stores every occurrence of a field.
-func CollectField(number protowire.Number, in *[][]byte) func(protowire.Number, []byte) error {
-	return func(at protowire.Number, value []byte) error {
-		if at == number {
-			*in = append(*in, value)
-		}
-		return nil
-	}
-}

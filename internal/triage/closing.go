@@ -96,19 +96,6 @@ func (c *Core) reopen(n *node) {
 	}
 }
 
-// Closings returns a grant for each node that taints may close and that the facts do not show
-// closed, sorted by node. A successor process needs them in addition to the facts.
-func (c *Core) Closings() []Grant {
-	var grants []Grant
-	for _, n := range c.walk() {
-		if n.mayClose && !n.isClosedByUs {
-			grants = append(grants, Grant{Node: n.name, UID: n.uid, Taint: true, Closes: true})
-		}
-	}
-	slices.SortFunc(grants, compareGrants)
-	return grants
-}
-
 // whyNotClosed says why a taint that closes the node is not placed.
 func (c *Core) whyNotClosed(reason *Reason, ep *episode) {
 	switch {

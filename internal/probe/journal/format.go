@@ -16,11 +16,10 @@ const (
 	headerMin  = 208     // shortest header of any version
 	headerMax  = 1 << 16 // longest plausible header
 
-	objectHead = 16 // type, flags, size
-	fieldHead  = 40
-	dataHead   = 64
-	entryHead  = 64
-	arrayHead  = 24
+	fieldHead = 40
+	dataHead  = 64
+	entryHead = 64
+	arrayHead = 24
 
 	// compactExtra is the additional length of the head of data in compact files.
 	compactExtra = 8

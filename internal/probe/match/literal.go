@@ -27,23 +27,6 @@ type literal struct {
 	fold bool // ASCII letters match in either case; text is in lower case
 }
 
-func (l literal) String() string {
-	if l.fold {
-		return "(?i)" + l.text
-	}
-	return l.text
-}
-
-// Literal returns texts of which every match contains at least one, for display. A text
-// that may be in either case starts with (?i). If ok is false, every line must be tried.
-func (p *Pattern) Literal() ([]string, bool) {
-	texts := make([]string, len(p.literals))
-	for i, l := range p.literals {
-		texts[i] = l.String()
-	}
-	return texts, len(texts) > 0
-}
-
 // literalsOf returns literals of which every match contains at least one, or nil.
 func literalsOf(tree *syntax.Regexp) []literal {
 	var all []literal

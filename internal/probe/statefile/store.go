@@ -32,7 +32,7 @@ type Config struct {
 	// Dir is the directory of the state file. Open creates it if needed. If it is empty,
 	// nothing is written to disk.
 	Dir string
-	// Boot is the ID of the current boot. The next process reads it as LastBoot.
+	// Boot is the ID of the current boot. The state file has it for users.
 	Boot string
 	// Log receives failures to read or write, and recoveries. It may be nil.
 	Log *slog.Logger
@@ -57,7 +57,6 @@ type Entry struct {
 type Store struct {
 	log *slog.Logger
 
-	lastBoot string
 	volatile error // why files do not survive a restart
 	stop     chan struct{}
 	stopped  chan struct{}
@@ -109,7 +108,6 @@ func open(in storage, boot string, log *slog.Logger) (*Store, error) {
 			return nil, err
 		}
 	}
-	m.lastBoot = m.state.Boot
 	m.state.Boot = boot
 	if m.state.Monitors == nil {
 		m.state.Monitors = make(map[string]Entry)
@@ -152,10 +150,6 @@ func (m *Store) CountUnknown() int {
 	defer m.mu.Unlock()
 	return m.state.countUnknown()
 }
-
-// LastBoot returns the ID of the boot in which the state was last written. It is empty if
-// there was no state.
-func (m *Store) LastBoot() string { return m.lastBoot }
 
 // Monitor returns the stored state of a monitor.
 func (m *Store) Monitor(key string) (Entry, bool) {

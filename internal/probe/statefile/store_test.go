@@ -42,7 +42,7 @@ func closed(t *testing.T, m *Store) {
 func TestStateSurvivesARestart(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "made", "here")
 	m, _ := opened(t, dir, "first")
-	testkit.Require(t, m.LastBoot() == "" && len(m.Monitors()) == 0, "a new store has boot %q and monitors %q", m.LastBoot(), m.Monitors())
+	testkit.Require(t, len(m.Monitors()) == 0, "a new store has monitors %q", m.Monitors())
 	_, ok := m.Labels()
 	testkit.Require(t, !ok, "a new store has labels")
 	position := []byte(`{"seq":7}`)
@@ -55,7 +55,6 @@ func TestStateSurvivesARestart(t *testing.T) {
 	closed(t, m)
 
 	m, logged := opened(t, dir, "second")
-	testkit.Same(t, m.LastBoot(), "first", "the last boot")
 	testkit.Same(t, m.Monitors(), []string{"files", "kernel"}, "the monitors")
 	if entry, ok := m.Monitor("kernel"); !ok || string(entry.Position) != `{"seq":7}` || string(entry.State) != `{"unhealthy":true}` {
 		t.Errorf("the monitor has position %s and state %s, %v", entry.Position, entry.State, ok)
@@ -74,8 +73,8 @@ func TestStateSurvivesARestart(t *testing.T) {
 	testkit.Check(t, logged.Len() == 0, "the log is %s", logged)
 
 	m, _ = opened(t, dir, "third")
-	if labels, _ := m.Labels(); !maps.Equal(labels, map[string]string{"gpu": "true"}) || m.LastBoot() != "second" {
-		t.Errorf("the labels are %v, and the last boot was %q", labels, m.LastBoot())
+	if labels, _ := m.Labels(); !maps.Equal(labels, map[string]string{"gpu": "true"}) {
+		t.Errorf("the labels are %v", labels)
 	}
 	text, _ := m.Text("a.json")
 	testkit.Check(t, text == "[]", "the text is %q", text)
@@ -174,8 +173,7 @@ func TestInvalidStateFileIsRenamed(t *testing.T) {
 			}
 			m, logged := opened(t, dir, "now")
 			testkit.Check(t, strings.Count(logged.String(), "\n") == 1 && strings.Contains(logged.String(), badFile), "the log is %q", logged)
-			testkit.Check(t, m.LastBoot() == "" && len(m.Monitors()) == 0 && m.Err() == nil,
-				"the store has boot %q, monitors %q and the error %v", m.LastBoot(), m.Monitors(), m.Err())
+			testkit.Check(t, len(m.Monitors()) == 0 && m.Err() == nil, "the store has monitors %q and the error %v", m.Monitors(), m.Err())
 			aside, err := os.ReadFile(filepath.Join(dir, badFile))
 			testkit.Check(t, err == nil && string(aside) == text, "the renamed file is %q: %v", aside, err)
 			_, err = os.Stat(filepath.Join(dir, newFile))
@@ -377,7 +375,7 @@ func TestUnknownFieldsArePreserved(t *testing.T) {
 	testkit.Must(t, os.WriteFile(path, golden(t, "state-newer.json"), 0o600))
 	m, logged := opened(t, dir, "now")
 	e, ok := m.Monitor("kernel")
-	testkit.Check(t, ok && string(e.State) == `{"a":1}` && m.LastBoot() == "6b7c", "kernel is %+v", e)
+	testkit.Check(t, ok && string(e.State) == `{"a":1}`, "kernel is %+v", e)
 	n := m.CountUnknown()
 	testkit.Check(t, n == 2 && strings.Contains(logged.String(), "newer agent"), "%d fields are unknown, and the log is: %s", n, logged)
 	m.Keep("kernel", Entry{State: json.RawMessage(`{"a":2}`)}, true)

@@ -38,7 +38,6 @@ type Systemd struct {
 	units     map[string]Unit
 	paths     map[dbus.ObjectPath]string
 	restarted []string
-	onRestart func(name string)
 }
 
 const busConfig = `<!DOCTYPE busconfig PUBLIC "-//freedesktop//DTD D-Bus Bus Configuration 1.0//EN" "http://www.freedesktop.org/standards/dbus/1.0/busconfig.dtd">
@@ -102,13 +101,6 @@ func (s *Systemd) Set(name string, u Unit) {
 	s.units[name] = u
 }
 
-// OnRestart sets a function to call at each restart, which may set the new state of the unit.
-func (s *Systemd) OnRestart(do func(name string)) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.onRestart = do
-}
-
 // Restarted returns the restarted units in order.
 func (s *Systemd) Restarted() []string {
 	s.mu.Lock()
@@ -135,16 +127,12 @@ func (m manager) LoadUnit(name string) (dbus.ObjectPath, *dbus.Error) {
 func (m manager) RestartUnit(name, mode string) (dbus.ObjectPath, *dbus.Error) {
 	m.mu.Lock()
 	_, known := m.units[name]
-	do := m.onRestart
 	if known && mode == "replace" {
 		m.restarted = append(m.restarted, name)
 	}
 	m.mu.Unlock()
 	if !known {
 		return "", dbus.NewError("org.freedesktop.systemd1.NoSuchUnit", []any{"Unit " + name + " not found."})
-	}
-	if do != nil {
-		do(name)
 	}
 	return "/org/freedesktop/systemd1/job/1", nil
 }
