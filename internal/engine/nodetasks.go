@@ -19,8 +19,8 @@ const MaxInFlight = 2 * time.Minute
 // NodeTasks is the progress of the treatments of one node name: they run one task at a time
 // and take one slot. It outlives the node, because remediation objects do.
 type NodeTasks struct {
-	Node  string
-	stage Stage
+	Node     string
+	progress Progress
 	// granted is the ledger entry that holds the slot; requested is the entry requested in the
 	// next snapshot. They are zero for none.
 	granted, requested ledger.ObjectWrite
@@ -144,7 +144,7 @@ func (nodeTasks *NodeTasks) reportArrived(now time.Time) {
 
 // isEmpty reports whether there is nothing left to do or to remember.
 func (tr *taskRunner) isEmpty(nodeTasks *NodeTasks) bool {
-	if nodeTasks.stage != Idle || nodeTasks.HasSlot() || len(nodeTasks.failures)+len(nodeTasks.unanswered) > 0 {
+	if nodeTasks.progress != Idle || nodeTasks.HasSlot() || len(nodeTasks.failures)+len(nodeTasks.unanswered) > 0 {
 		return false
 	}
 	for _, t := range tr.treatments {
@@ -202,10 +202,10 @@ func (tr *taskRunner) reconcile(now time.Time, node string) {
 	for _, t := range tr.treatments {
 		t.Update(now, node)
 	}
-	if nodeTasks.stage != Running {
+	if nodeTasks.progress != Running {
 		nodeTasks.reportArrived(now)
 	}
-	if nodeTasks.stage != Idle {
+	if nodeTasks.progress != Idle {
 		return
 	}
 	t, due := tr.next(now, nodeTasks)
@@ -213,7 +213,7 @@ func (tr *taskRunner) reconcile(now time.Time, node string) {
 		tr.sleepUntil(now, nodeTasks, due)
 		return
 	}
-	nodeTasks.stage = Queued
+	nodeTasks.progress = Queued
 	tr.queue = append(tr.queue, nodeTasks)
 }
 
@@ -341,7 +341,7 @@ func (tr *taskRunner) pop() *NodeTasks {
 // nextStartable returns the next task of a node if it may run now. A task that takes a
 // slot first waits until the ledger stores the slot.
 func (tr *taskRunner) nextStartable(now time.Time, nodeTasks *NodeTasks) *Task {
-	nodeTasks.stage = Idle
+	nodeTasks.progress = Idle
 	t, due := tr.next(now, nodeTasks)
 	switch {
 	case t == nil:
@@ -351,7 +351,7 @@ func (tr *taskRunner) nextStartable(now time.Time, nodeTasks *NodeTasks) *Task {
 	case t.takesSlot() && !tr.engine.mayBegin(now, t.Rule, t.Node):
 		tr.sleepUntil(now, nodeTasks, times.Earliest(due, tr.engine.ReleaseSlot(now, nodeTasks, t.Rule))) // nodes that have waited longer go first
 	case t.takesSlot() && nodeTasks.granted != t.Slot:
-		nodeTasks.stage = AwaitingLedger
+		nodeTasks.progress = AwaitingLedger
 		tr.engine.RequestSlot(taskSlot{tr, nodeTasks})
 	default:
 		return t
@@ -415,7 +415,7 @@ func (l *Engine) Explain(node, message string) string {
 	for _, id := range slices.SortedFunc(maps.Keys(nodeTasks.failures), taskID.compare) {
 		parts = append(parts, "not written yet: "+nodeTasks.failures[id].Text)
 	}
-	if nodeTasks.stage == AwaitingLedger && l.ledger.failure.Tries > 0 {
+	if nodeTasks.progress == AwaitingLedger && l.ledger.failure.Tries > 0 {
 		parts = append(parts, "not written yet: "+l.ledger.failure.Text)
 	}
 	return strings.Join(parts, "; ")

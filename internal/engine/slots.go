@@ -87,6 +87,6 @@ func (s taskSlot) NotGranted(now time.Time) {
 
 // Proceed queues the node.
 func (s taskSlot) Proceed() {
-	s.nodeTasks.stage = Queued
+	s.nodeTasks.progress = Queued
 	s.tr.queue = append(s.tr.queue, s.nodeTasks)
 }

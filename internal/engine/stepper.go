@@ -53,8 +53,8 @@ func (s *Stepper) Round(ctx context.Context) time.Time {
 		return time.Time{}
 	}
 	for range len(s.tasks.queue) { // Run checks each task again before it starts the task
-		if nodeTasks := s.tasks.pop(); nodeTasks.stage == Queued {
-			nodeTasks.stage = Idle
+		if nodeTasks := s.tasks.pop(); nodeTasks.progress == Queued {
+			nodeTasks.progress = Idle
 			s.tasks.reconcile(now, nodeTasks.Node)
 		}
 	}
@@ -74,14 +74,14 @@ func (s *Stepper) Next(node string) (*Task, time.Time) {
 }
 
 // IsQueued reports whether a task of the node waits to be started.
-func (s *Stepper) IsQueued(node string) bool { return s.stageOf(node) == Queued }
+func (s *Stepper) IsQueued(node string) bool { return s.progressOf(node) == Queued }
 
 // AwaitsLedger reports whether a task of the node waits for its slot in the ledger.
-func (s *Stepper) AwaitsLedger(node string) bool { return s.stageOf(node) == AwaitingLedger }
+func (s *Stepper) AwaitsLedger(node string) bool { return s.progressOf(node) == AwaitingLedger }
 
-func (s *Stepper) stageOf(node string) Stage {
+func (s *Stepper) progressOf(node string) Progress {
 	if nodeTasks := s.tasks.byNode[node]; nodeTasks != nil {
-		return nodeTasks.stage
+		return nodeTasks.progress
 	}
 	return Idle
 }
@@ -93,7 +93,7 @@ func (s *Stepper) Startable() map[string]*Task {
 	for range len(s.tasks.queue) {
 		nodeTasks := s.tasks.pop()
 		if t := s.tasks.nextStartable(time.Now(), nodeTasks); t != nil {
-			nodeTasks.stage = Queued
+			nodeTasks.progress = Queued
 			s.tasks.queue = append(s.tasks.queue, nodeTasks)
 			startable[nodeTasks.Node] = t
 		}

@@ -138,7 +138,7 @@ func (tr *taskRunner) startTask(now time.Time, nodeTasks *NodeTasks, t *Task) *T
 	r := &TaskResult{NodeTasks: nodeTasks, Task: t, previouslySentAt: nodeTasks.sentAt, respectsPods: tr.engine.respectsPods()}
 	r.attempt = tr.engine.attemptOf(now, t)
 	_, r.IsRepeated = nodeTasks.unanswered[t.id()]
-	nodeTasks.stage, nodeTasks.running, nodeTasks.attempt = Running, t, r.attempt
+	nodeTasks.progress, nodeTasks.running, nodeTasks.attempt = Running, t, r.attempt
 	tr.running++
 	if t.Begins && nodeTasks.HasSlot() {
 		isCreation := nodeTasks.granted.ResourceVersion == "" // other writes name a version, so only one attempt can succeed
@@ -214,7 +214,7 @@ func (tr *taskRunner) handleResult(r *TaskResult) {
 		tr.engine.core.NoteSent(nodeTasks.Node, t.Rule)
 	}
 	tr.engine.noteProtection(now, r)
-	nodeTasks.stage, nodeTasks.running, nodeTasks.attempt = Idle, nil, nil
+	nodeTasks.progress, nodeTasks.running, nodeTasks.attempt = Idle, nil, nil
 	if nodeTasks.releasesLater && !nodeTasks.hasEarlier {
 		nodeTasks.clearSlot()
 	}

@@ -103,7 +103,7 @@ func (wr *nodeWrite) NotGranted(now time.Time) {
 
 // Proceed queues the write.
 func (wr *nodeWrite) Proceed() {
-	wr.stage = engine.Queued
+	wr.progress = engine.Queued
 	wr.writer.queue = append(wr.writer.queue, wr)
 }
 

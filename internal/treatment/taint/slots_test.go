@@ -69,20 +69,20 @@ func TestATaintWaitsForTheLedger(t *testing.T) {
 			return delay
 		}
 		c.taints.Start(t.Context(), time.Now())
-		if entries, _ := c.Snapshot(); len(entries) != len(rules) || wr.stage != engine.AwaitingLedger || problem() != "" {
-			t.Fatalf("the write is in stage %d, the snapshot is %+v, the problem %q", wr.stage, entries, problem())
+		if entries, _ := c.Snapshot(); len(entries) != len(rules) || wr.progress != engine.AwaitingLedger || problem() != "" {
+			t.Fatalf("the write is in progress %d, the snapshot is %+v, the problem %q", wr.progress, entries, problem())
 		}
 		testkit.Must(t, c.Stored(apierrors.NewRequestEntityTooLargeError("for a test")))
-		if !strings.Contains(problem(), "not written yet: ") || !strings.Contains(problem(), "too large") || wr.stage != engine.AwaitingLedger {
-			t.Errorf("the write is in stage %d, and its problem is %q", wr.stage, problem())
+		if !strings.Contains(problem(), "not written yet: ") || !strings.Contains(problem(), "too large") || wr.progress != engine.AwaitingLedger {
+			t.Errorf("the write is in progress %d, and its problem is %q", wr.progress, problem())
 		}
 		enginetest.Pass(engine.LastRetry)
 		if entries, _ := c.Snapshot(); len(entries) != len(rules) {
 			t.Fatalf("the next snapshot is %+v", entries)
 		}
 		testkit.Must(t, c.Stored(nil))
-		if wr.stage != engine.Queued || problem() != "" || !wr.granted.covers(&treat.Change{Node: version("a", "1"), Takes: rules}) {
-			t.Errorf("the write is in stage %d with %+v, and its problem is %q", wr.stage, wr.granted, problem())
+		if wr.progress != engine.Queued || problem() != "" || !wr.granted.covers(&treat.Change{Node: version("a", "1"), Takes: rules}) {
+			t.Errorf("the write is in progress %d with %+v, and its problem is %q", wr.progress, wr.granted, problem())
 		}
 	})
 }
@@ -111,12 +111,12 @@ func TestATaintThatClosesANodeWaitsForTheLedger(t *testing.T) {
 		c.taints.Start(t.Context(), time.Now())
 		stored, _ = c.Snapshot()
 		want := ledger.NodeWrite{Slot: engine.SlotOf(rule.ID, wr.node.Object), ResourceVersion: "1", Closes: true}
-		if len(stored) != 1 || stored[0] != ledger.Entry(want) || wr.stage != engine.AwaitingLedger {
-			t.Fatalf("the write is in stage %d, the snapshot is %+v", wr.stage, stored)
+		if len(stored) != 1 || stored[0] != ledger.Entry(want) || wr.progress != engine.AwaitingLedger {
+			t.Fatalf("the write is in progress %d, the snapshot is %+v", wr.progress, stored)
 		}
 		testkit.Must(t, c.Stored(nil))
-		if wr.stage != engine.Queued {
-			t.Errorf("the write is in stage %d", wr.stage)
+		if wr.progress != engine.Queued {
+			t.Errorf("the write is in progress %d", wr.progress)
 		}
 	})
 	open(t, func(c *fixture) {
@@ -127,7 +127,7 @@ func TestATaintThatClosesANodeWaitsForTheLedger(t *testing.T) {
 		testkit.Must(t, c.NodeInbox().Update(healthy))
 		other := c.deliver(broken("b"))
 		plan := func() triage.Plan { return testkit.Value(c.planOf("b")).Must(t) }
-		if p := plan(); len(p.Taints) != 0 || p.Reason.Code != triage.MaxUnschedulable || other.stage != engine.Idle {
+		if p := plan(); len(p.Taints) != 0 || p.Reason.Code != triage.MaxUnschedulable || other.progress != engine.Idle {
 			t.Fatalf("while the write to a may arrive, the plan of b is %+v", p)
 		}
 		c.deliver(version("a", "2"))

@@ -28,10 +28,10 @@ const (
 
 // nodeWrite is the progress of the writes to one node.
 type nodeWrite struct {
-	writer *Writer
-	node   *engine.Node
-	gone   bool // the node is gone
-	stage  engine.Stage
+	writer   *Writer
+	node     *engine.Node
+	gone     bool // the node is gone
+	progress engine.Progress
 	// granted are the slots that the ledger names for the node; requested are the slots
 	// requested in its next snapshot.
 	granted, requested slotSet
@@ -116,7 +116,7 @@ func (wr *nodeWrite) start(ctx context.Context, now time.Time) {
 	case change == nil:
 		wr.freeSlots(now, plan)
 	case takesSlots(change) && !wr.granted.covers(change):
-		wr.stage = engine.AwaitingLedger
+		wr.progress = engine.AwaitingLedger
 		wr.writer.host.RequestSlot(wr)
 	case !wr.mayWrite(now):
 		wr.delay()
@@ -130,7 +130,7 @@ func (wr *nodeWrite) start(ctx context.Context, now time.Time) {
 
 // delay waits until notBefore.
 func (wr *nodeWrite) delay() {
-	wr.stage = engine.Queued
+	wr.progress = engine.Queued
 	wr.writer.delayed = append(wr.writer.delayed, wr)
 }
 
@@ -169,7 +169,7 @@ func (r writeResult) deniedAsStale() bool {
 
 // send applies a change. A nil change reads the node.
 func (wr *nodeWrite) send(ctx context.Context, change *treat.Change) {
-	wr.stage = engine.Running
+	wr.progress = engine.Running
 	w := wr.writer
 	w.running++
 	name, uid := wr.node.Object.Name, wr.node.Object.UID
@@ -195,7 +195,7 @@ func (wr *nodeWrite) send(ctx context.Context, change *treat.Change) {
 func (w *Writer) handleResult(now time.Time, result writeResult) {
 	wr := result.write
 	w.running--
-	wr.stage = engine.Idle
+	wr.progress = engine.Idle
 	w.host.CountWrite("nodes", result.result)
 	if wr.gone {
 		return

@@ -69,10 +69,10 @@ func (w *Writer) Reconcile(now time.Time, n *engine.Node, plan triage.Plan) {
 	if wr == nil {
 		wr = &nodeWrite{writer: w, node: n}
 	}
-	if wr.stage != engine.Running {
+	if wr.progress != engine.Running {
 		wr.reportArrived(now)
 	}
-	if wr.stage != engine.Idle {
+	if wr.progress != engine.Idle {
 		return // checked again before the write
 	}
 	change := wr.nextChange(now, plan)
@@ -98,7 +98,7 @@ func (w *Writer) Start(ctx context.Context, now time.Time) {
 	for tries := len(w.queue); tries > 0 && w.running < maxConcurrentWrites; tries-- {
 		next := w.queue[0]
 		w.queue[0], w.queue = nil, w.queue[1:]
-		next.stage = engine.Idle
+		next.progress = engine.Idle
 		switch {
 		case next.gone:
 		case now.Before(next.notBefore):
@@ -177,7 +177,7 @@ func (w *Writer) unsent(rule triage.RuleID) []*engine.Node {
 	since := map[*engine.Node]time.Time{}
 	for _, n := range w.host.Nodes() {
 		wr := w.writes[n]
-		if finding, is := n.Finding(rule); is && (wr == nil || wr.stage != engine.Running && wr.sentFor == "") {
+		if finding, is := n.Finding(rule); is && (wr == nil || wr.progress != engine.Running && wr.sentFor == "") {
 			since[n] = finding.Since
 		}
 	}
@@ -194,7 +194,7 @@ func (w *Writer) Problem(n *engine.Node, rule triage.RuleID) (refusal, delay str
 		return "", ""
 	}
 	failure := wr.failure.Text
-	if failure == "" && wr.stage == engine.AwaitingLedger {
+	if failure == "" && wr.progress == engine.AwaitingLedger {
 		failure = w.host.LedgerFailure()
 	}
 	if failure != "" {
