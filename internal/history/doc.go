@@ -45,7 +45,7 @@
 //     replaced; or during the cooldown of a storm in the status.
 //   - [TreatedTwice]: we created an object for a node under treatment by another health
 //     check, or a second object from the same template, or treated a control-plane node
-//     while another one had an object of ours.
+//     while another control-plane node had an object of ours.
 //   - [Malformed]: an object, an annotation or a Lease breaks the contract with
 //     remediators (kind, namespace, name, annotations, labels, owner, spec).
 //   - [TooSoon]: we started a step before the previous step had failed, or had timed
@@ -71,8 +71,8 @@
 //   - [Malformed]: a mark cannot be read or names the wrong node, the deadline on the
 //     claim is not the policy's, or we removed a mark without its deadline.
 //   - [Unjustified]: we replaced a node that is not unhealthy by the policy in force
-//     (the block of its NodePool, then the RepairPolicy that names the pool, then one
-//     that selects the node; the older wins). Or, for the ready timeout, the node is or
+//     (the block of its NodePool, then the RepairPolicy that names the pool, then a
+//     policy that selects the node; the older wins). Or, for the ready timeout, the node is or
 //     was ready for work. Or a veto forbids it: do-not-repair on the node, its claim or
 //     its pool, another holder's Lease, a claim that is already being deleted, or two
 //     claims with one provider ID. Or we deleted a claim or ended a drain by force outside all
@@ -131,7 +131,7 @@
 //
 // A remediation object has no version of its node, so the node's state may be as old as
 // the lag, too. Other nodes count as unhealthy if they were unhealthy for that time, or
-// became unhealthy before the treated node did: one watch delivers all of them in order.
+// became unhealthy before the treated node did: a single watch delivers all of them in order.
 // A removed node counts from when the writer could know it, until a later node becomes
 // ready, or for 15 minutes. The recording does not show which node replaces which. Time
 // limits of steps and waits are not judged across an edit of the health check.
@@ -174,7 +174,7 @@
 // The work of others counts from when the writer must know it. Remediators cordon nodes, so a cordon
 // does not count while the node has a remediation or a mark of ours, or had one within the lag; a
 // deletion of a marked claim does not begin on a cordoned node. A pause ends early by the lag, because
-// clocks differ. For a taint the pause on the written version of the node counts, even a new one. A
+// clocks differ. For a taint the pause on the written version of the node counts, even a new pause. A
 // window is open early and late by the lag. While a health check observes, its objects may end.
 //
 // A bound that shrinks below the existing number (after an edit or a deletion of nodes)

@@ -63,14 +63,14 @@ func (w *queuedEvent) message() string {
 // count returns how many Events this Event stands for, including itself.
 func (w *queuedEvent) count() uint64 { return w.repeats + w.merged + 1 }
 
-// isRepeatedBy reports whether an Event with the same text can be counted in this one. The same
+// isRepeatedBy reports whether this Event can also count an Event with the same text. The same
 // occurrence, found again, is not: the API server recognizes it by its name.
 func (w *queuedEvent) isRepeatedBy(e *queuedEvent) bool {
 	return w.stored == nil && w.merged == 0 && w.ID != e.ID &&
 		w.source == e.source && w.Severity == e.Severity && w.Reason == e.Reason && w.Message == e.Message
 }
 
-// reasonQueue holds the Events of one reason, or the changes of one condition, of one source.
+// reasonQueue holds the Events of a reason, or the changes of a condition, from one source.
 // Each has its own rate limit.
 type reasonQueue struct {
 	parent *sourceQueue
@@ -147,7 +147,7 @@ func (l *reasonQueue) repeatedBy(e *queuedEvent) *queuedEvent {
 	return nil
 }
 
-// hasRoom reports whether the rate limits allow one more Event without merging.
+// hasRoom reports whether the rate limits allow another Event without merging.
 func (l *reasonQueue) hasRoom(now time.Time) bool {
 	l.budget.fill(now)
 	l.parent.budget.fill(now)
@@ -168,7 +168,7 @@ func (l *eventQueues) drop(queue *reasonQueue, event *queuedEvent, why string) {
 	l.counts.Dropped[Drop{Kind: queue.parent.kind(), Why: why}] += event.count()
 }
 
-// next returns an Event that may be sent now, or when the next one may be. Changes of
+// next returns an Event that may be sent now, or the time of the next Event. Changes of
 // conditions go first; then sources take turns.
 func (l *eventQueues) next(now time.Time) (*reasonQueue, *queuedEvent, time.Time) {
 	var soonest time.Time
@@ -216,8 +216,8 @@ func (l *eventQueues) take(now time.Time, queue *reasonQueue) *queuedEvent {
 	return event
 }
 
-// findStored returns the Event to write a queued Event to: a stored one that it repeats, or a
-// new one with this name.
+// findStored returns the Event to write a queued Event to: a stored Event that it repeats, or a
+// new Event with this name.
 func (l *eventQueues) findStored(now time.Time, key, name string) *storedEvent {
 	at := slices.IndexFunc(l.stored, func(s *storedEvent) bool { return s.key == key })
 	if at >= 0 && now.Before(l.stored[at].until) && l.stored[at].name != name {
@@ -226,7 +226,7 @@ func (l *eventQueues) findStored(now time.Time, key, name string) *storedEvent {
 	return &storedEvent{key: key, name: name}
 }
 
-// remember records that a queued Event was counted in a stored one.
+// remember records that a stored Event counts a queued Event.
 func (l *eventQueues) remember(now time.Time, s *storedEvent, count uint64) {
 	s.count, s.until = s.count+count, now.Add(repeatWithin)
 	l.stored = slices.DeleteFunc(l.stored, func(other *storedEvent) bool { return other.key == s.key })

@@ -57,7 +57,7 @@ func unknown(format string, args ...any) Author {
 // a request that changed nothing gets the resourceVersion of the previous change, and
 // some responses have no object at all. In these cases the ledger compares the change
 // itself with the possible requests. It excludes the requests that cannot have made the
-// change. If more than one author remains, the author is unknown.
+// change. If several authors remain, the author is unknown.
 type ledger struct {
 	exact     map[string][]*request     // successful requests by the resourceVersion in the response
 	indirect  map[objectName][]*request // successful requests whose response does not show all effects
@@ -136,7 +136,7 @@ func ableTo(change Change, before *unstructured.Unstructured, told []*request) [
 		return r.author.Subresource == "status" && slices.ContainsFunc(changed, func(field string) bool { return strings.HasPrefix(field, "spec.") })
 	})
 	// The server may fill in fields that no patch names. So this distinguishes several
-	// requests, but does not exclude a single one.
+	// requests, but never excludes all of them.
 	named := slices.DeleteFunc(slices.Clone(left), func(r *request) bool {
 		return r.patched != nil && slices.ContainsFunc(changed, func(field string) bool { return !slices.Contains(r.patched, field) })
 	})
@@ -213,7 +213,7 @@ func (l *ledger) authorByEffect(change Change, done []effect) Author {
 	return author
 }
 
-// judge returns the author if only one is left.
+// judge returns the author if a single author is left.
 func (l *ledger) judge(change Change, suspects []*request, done []effect) Author {
 	if len(suspects) == 0 {
 		return l.authorByElimination(change, done)
@@ -236,7 +236,7 @@ func (l *ledger) judge(change Change, suspects []*request, done []effect) Author
 
 // authorByElimination judges a write without a successful response: if the client has
 // disconnected, the log says failed, although the object may have been written; if the server
-// was killed, the log has no end of the request. If all possible requests are of one author,
+// was killed, the log has no end of the request. If all possible requests are of the same author,
 // it is that author: the server logs every request before it handles it.
 func (l *ledger) authorByElimination(change Change, done []effect) Author {
 	unmatched := unknown("no answered request in the audit log made it")
@@ -259,7 +259,7 @@ func (l *ledger) authorByElimination(change Change, done []effect) Author {
 	return rivals[0].author
 }
 
-// notAfterAnyAnswer excludes the requests that arrived after another one was answered: the
+// notAfterAnyAnswer excludes the requests that arrived after another request was answered: the
 // change had already been made.
 func notAfterAnyAnswer(requests []*request) []*request {
 	for _, r := range requests {
@@ -274,7 +274,7 @@ func notAfter(requests []*request, moment time.Time) []*request {
 }
 
 // suspectsByEffect returns the requests that have this effect, are about this object and
-// not about another one with the same name, and had not finished with it before.
+// not about another object with the same name, and had not finished with it before.
 func (l *ledger) suspectsByEffect(change Change, done []effect) []*request {
 	return slices.DeleteFunc(l.lookup(l.indirect, change), func(r *request) bool {
 		uids := r.uids()

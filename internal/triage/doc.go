@@ -58,7 +58,7 @@
 // A rule selects nodes by label. A [Signal] names one condition in one status. All
 // signals of a rule that name the same condition form a group. For a node, a group is
 //
-//   - matched, if at least one of its signals matches, and the one that decides has another
+//   - matched, if at least one of its signals matches, and the signal that decides has another
 //     duration than [Never],
 //   - unclear, if the condition is Unknown and no signal matches,
 //   - not matched otherwise.
@@ -75,7 +75,7 @@
 // A node becomes unhealthy under a rule when the rule is matched, and healthy again when
 // it is not matched. While the rule is unclear, the node keeps its state, and nothing
 // begins or ends. A rule that is new, changed or loaded after a restart has no earlier
-// state. If such a rule is unclear, the node is unhealthy if it has a response of the
+// state. If this rule is unclear, the node is unhealthy if it has a response of the
 // rule, or if clocks that were kept or remembered show that it was unhealthy.
 //
 // # Clocks
@@ -93,7 +93,7 @@
 //     when the condition got its status, by the same rules. A change of the reason does not
 //     matter then.
 //   - If the signals have [Signal.FromCreation], it starts at the creation of the node.
-//     Such a group stops matching for good once the node is initialized.
+//     The group stops matching for good once the node is initialized.
 //
 // The clock keeps running through Unknown and through a change to another matching
 // status. It stops when the group is not matched.
@@ -188,7 +188,7 @@
 // [Rails] limit all rules together, in addition to the bounds of each rule. They stop new
 // responses; responses in progress continue, and so do escalation and recovery.
 //
-//   - [Rails.Hold] holds all rules of a stage, as [Rule.Hold] holds one.
+//   - [Rails.Hold] holds all rules of a stage, as [Rule.Hold] holds a rule.
 //   - [Rails.InTreatment] counts the nodes in a disruptive treatment: with a treatment or a
 //     NoExecute taint, decided or in the facts, with a foreign taint that a rule counts, or
 //     deleted and not replaced yet. A node counts once. [Rails.Topology] counts the same by
@@ -278,8 +278,8 @@
 // is open. If it may not begin, the rule keeps what is on the node, and the plan asks for a
 // release. The caller then makes sure that no write is in flight and abandons the decision. If the
 // taint may begin again before that, the decision remains. Taints on the node stay, also if the key
-// of the rule has changed, because a taint with another key is a new taint. There is one
-// exception. On a control-plane node that the rule excludes, NoSchedule replaces NoExecute in any
+// of the rule has changed, because a taint with another key is a new taint. The
+// exception: on a control-plane node that the rule excludes, NoSchedule replaces NoExecute in any
 // case, and a decided NoExecute is called off.
 //
 // A decided step of a ladder also begins when the facts show it. Until then:

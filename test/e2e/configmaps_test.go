@@ -113,7 +113,7 @@ func (w *scope) written(m *unstructured.Unstructured) (specs map[string]v1alpha1
 	return specs, true
 }
 
-// configMap returns a file with one set: while the condition is True, the taint
+// configMap returns a file with a set: while the condition is True, the taint
 // example.com/<scope>-<name> on the scope's nodes.
 func (w *scope) configMap(name, effect, condition string) string {
 	return strings.NewReplacer("NAME", name, "KEY", w.key(name), "EFFECT", effect, "CONDITION", condition, "SCOPE", w.name).Replace(`type: ConditionSets
@@ -128,7 +128,7 @@ conditionSets:
 `)
 }
 
-// createConfigMap creates or replaces a ConfigMap with one key, sets.yaml.
+// createConfigMap creates or replaces a ConfigMap with the key sets.yaml.
 func (w *scope) createConfigMap(name, text string, isGood bool) {
 	w.t.Helper()
 	m := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{
@@ -253,7 +253,7 @@ func testBadEdit(c *install.Controller) func(*scope) {
 		w.hasMirror("policies", "one", hasCondition(v1alpha1.Ready, metav1.ConditionTrue, "Followed", "1 node tainted"))
 		first := w.hasRevision("policies", w.key("one"))
 
-		// One invalid key blocks all other keys, and so does one invalid set.
+		// An invalid key blocks all other keys, and so does an invalid set.
 		for _, bad := range []struct{ text, line string }{
 			{strings.Replace(good, "  effect", "\teffect", 1), "line 4: this is not YAML: there is a tab"},
 			{w.configMap("two", "NoSchedule", "Unhealthy") + "- {}\n", "line 10: type is missing in a set"},
@@ -487,7 +487,7 @@ func testConfigMapMoves(w *scope) {
 	w.createConfigMap("policies", text, true)
 	w.has(w.node(1), noExecute(w.key("moves")))
 	w.hasMirror("policies", "moves", isAccepted(metav1.ConditionTrue, "Followed"))
-	// Most nodes become unhealthy: as a new set, this one would be refused.
+	// Most nodes become unhealthy: the controller would refuse the set if it was new.
 	for i := 2; i <= 5; i++ {
 		w.setCondition(w.node(i), "Unhealthy", corev1.ConditionTrue)
 	}
