@@ -496,14 +496,14 @@ func TestInvalidReportsAreErrors(t *testing.T) {
 
 func TestTheClientSurvivesANewSocket(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "s")
-	heard := make(chan problem.Status, 100)
+	received := make(chan problem.Status, 100)
 	serve := func() *http.Server {
 		listener, err := net.Listen("unix", path)
 		must(t, err)
 		server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			a := &fakeAgent{t: t}
 			a.ServeHTTP(w, r)
-			heard <- a.got[0]
+			received <- a.got[0]
 		})}
 		go func() { _ = server.Serve(listener) }()
 		return server
@@ -519,7 +519,7 @@ func TestTheClientSurvivesANewSocket(t *testing.T) {
 		must(t, c.Report(problem.Event{Reason: reason}))
 		for seen := false; !seen; {
 			select {
-			case s := <-heard:
+			case s := <-received:
 				seen = slices.Contains(reasons([]problem.Status{s}), reason)
 			case <-time.After(20 * time.Second):
 				t.Fatalf("round %d is not heard of: %v", round, c.Err())

@@ -23,18 +23,18 @@ func listen(t *testing.T, socket string) <-chan problem.Status {
 	if err != nil {
 		t.Fatal(err)
 	}
-	heard := make(chan problem.Status, 1000)
+	received := make(chan problem.Status, 1000)
 	server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		var status problem.Status
 		if err := json.NewDecoder(r.Body).Decode(&status); err != nil {
 			t.Error(err)
 		}
-		heard <- status
+		received <- status
 		w.WriteHeader(http.StatusNoContent)
 	})}
 	go func() { _ = server.Serve(listener) }()
 	t.Cleanup(func() { _ = server.Close() })
-	return heard
+	return received
 }
 
 func TestDiskWatchReportsTheLists(t *testing.T) {
@@ -50,7 +50,7 @@ func TestDiskWatchReportsTheLists(t *testing.T) {
 		}
 	}
 	write("")
-	heard := listen(t, socket)
+	received := listen(t, socket)
 	ended := make(chan error)
 	go func() {
 		ended <- run(t.Context(), []string{"--socket=" + socket, "--every=10ms", "--heartbeat=50ms", filepath.Join(folder, "*.badblocks")})
@@ -59,7 +59,7 @@ func TestDiskWatchReportsTheLists(t *testing.T) {
 		t.Helper()
 		for patience := time.After(20 * time.Second); ; {
 			select {
-			case status := <-heard:
+			case status := <-received:
 				if status.Source == "disk-watch" && is(status) {
 					return
 				}

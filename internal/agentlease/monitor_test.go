@@ -54,7 +54,7 @@ func newMonitor(tb testing.TB, leases Leases, p *fixture) *Monitor {
 	if p != nil {
 		cfg.Event = func(word treat.Event) { p.do(func() { p.words = append(p.words, word) }) }
 		cfg.Wrote = func(fate treat.Outcome) { p.do(func() { p.fates = append(p.fates, fate) }) }
-		cfg.Count = func(heard, silent int) { p.do(func() { p.counts = [2]int{heard, silent} }) }
+		cfg.Count = func(notSilent, silent int) { p.do(func() { p.counts = [2]int{notSilent, silent} }) }
 		cfg.Logger = p.log.Logger()
 	}
 	return testkit.Value(NewMonitor(cfg)).Must(tb)
@@ -260,11 +260,11 @@ func (p *fixture) silenced(want ...string) {
 	})
 }
 
-func (p *fixture) count(heard, silent int) {
+func (p *fixture) count(notSilent, silent int) {
 	p.t.Helper()
 	p.do(func() {
-		if p.counts != [2]int{heard, silent} {
-			p.t.Errorf("%v are alive and silent, want %d and %d", p.counts, heard, silent)
+		if p.counts != [2]int{notSilent, silent} {
+			p.t.Errorf("%v are alive and silent, want %d and %d", p.counts, notSilent, silent)
 		}
 	})
 }

@@ -80,7 +80,7 @@ func sourceOf(tb testing.TB, server answers) *Source {
 }
 
 func TestListAgreesWithTheKubernetesDecoder(t *testing.T) {
-	heard, passed := 0, 0
+	reported, passed := 0, 0
 	rapid.Check(t, func(t *rapid.T) {
 		text := rapid.OneOf(rapid.SampledFrom([]string{"", "a", "Node", "v1"}), rapid.String())
 		var leases []coordinationv1.Lease
@@ -119,10 +119,10 @@ func TestListAgreesWithTheKubernetesDecoder(t *testing.T) {
 		for _, lease := range every.Items {
 			testkit.Check(t, names[lease.Name], "known was not called for %q", lease.Name)
 		}
-		heard, passed = heard+len(got), passed+len(every.Items)-len(got)
+		reported, passed = reported+len(got), passed+len(every.Items)-len(got)
 	})
-	t.Logf("%d Leases were heard, %d passed over", heard, passed)
-	testkit.Check(t, heard != 0 && passed != 0, "this test looks at nothing")
+	t.Logf("%d Leases were heard, %d passed over", reported, passed)
+	testkit.Check(t, reported != 0 && passed != 0, "this test looks at nothing")
 }
 
 func TestListRequest(t *testing.T) {

@@ -53,7 +53,7 @@ func (t *Tracker) Unchanged(lease, version []byte) bool {
 
 // Renewed records a Lease that has changed. It returns true if its agent was silent and has
 // renewed it now. A write that does not change renewTime is no renewal.
-func (t *Tracker) Renewed(now time.Time, lease Lease) (isBack bool) {
+func (t *Tracker) Renewed(now time.Time, lease Lease) (hasReturned bool) {
 	a := t.agents[lease.Name]
 	if a == nil {
 		a = &agent{}
@@ -66,9 +66,9 @@ func (t *Tracker) Renewed(now time.Time, lease Lease) (isBack bool) {
 	if a.silent {
 		t.silent--
 	}
-	isBack = a.silent || a.aliveWithoutLease
+	hasReturned = a.silent || a.aliveWithoutLease
 	*a = agent{node: lease.Node, uid: lease.UID, version: lease.Version, renewed: lease.Renewed, duration: lease.Duration, lastRenewal: now, seenInList: t.lists}
-	return isBack
+	return hasReturned
 }
 
 // Listed records a complete list. Leases that the list did not contain are gone. If the

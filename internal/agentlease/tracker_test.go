@@ -69,7 +69,7 @@ func newStory(t *testing.T) *story {
 func (s *story) pass(d time.Duration) { s.now = s.now.Add(d) }
 
 // renews makes an agent renew a Lease of six minutes.
-func (s *story) renews(node string) (isBack bool) {
+func (s *story) renews(node string) (hasReturned bool) {
 	s.beats++
 	return s.Renewed(s.now, Lease{Name: "l-" + node, Node: node, Renewed: noon.Add(time.Duration(s.beats)), Duration: defaultDuration})
 }
@@ -87,10 +87,10 @@ func (s *story) silent(nodes ...string) {
 }
 
 // counts checks how many agents are alive and silent.
-func (s *story) counts(heard, silent int) {
+func (s *story) counts(alive, silent int) {
 	s.t.Helper()
-	if h, n := s.Count(); h != heard || n != silent {
-		s.t.Errorf("%d alive, %d silent, want %d and %d", h, n, heard, silent)
+	if h, n := s.Count(); h != alive || n != silent {
+		s.t.Errorf("%d alive, %d silent, want %d and %d", h, n, alive, silent)
 	}
 }
 

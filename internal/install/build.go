@@ -33,25 +33,25 @@ func Clean() {
 // Build builds the program in a folder of this module, for example cmd/autohealer-agent,
 // once per process. It uses the race detector if this process does, or if RACE_PROGRAMS is
 // set. The first call can add flags of go build. It returns the path.
-func Build(ctx context.Context, room string, flags ...string) (string, error) {
+func Build(ctx context.Context, pkg string, flags ...string) (string, error) {
 	built.mu.Lock()
 	defer built.mu.Unlock()
 	if built.folder == "" {
-		made, err := os.MkdirTemp("", "rig-")
+		made, err := os.MkdirTemp("", "install-")
 		if err != nil {
 			return "", err
 		}
 		built.folder, built.programs = made, map[string]error{}
 	}
-	err, done := built.programs[room]
+	err, done := built.programs[pkg]
 	if !done {
-		err = compile(ctx, room, built.folder, flags)
-		built.programs[room] = err
+		err = compile(ctx, pkg, built.folder, flags)
+		built.programs[pkg] = err
 	}
-	return filepath.Join(built.folder, filepath.Base(room)), err
+	return filepath.Join(built.folder, filepath.Base(pkg)), err
 }
 
-func compile(ctx context.Context, room, into string, flags []string) error {
+func compile(ctx context.Context, pkg, into string, flags []string) error {
 	args := append([]string{"build", "-tags", "grpcnotrace", "-o", into}, flags...) // as in the Makefile
 	if raced || os.Getenv("RACE_PROGRAMS") != "" {
 		args = append(args, "-race", "-ldflags=-w")
@@ -59,9 +59,9 @@ func compile(ctx context.Context, room, into string, flags []string) error {
 	if _, err := sources(); err != nil {
 		return err
 	}
-	command := exec.CommandContext(ctx, "go", append(args, "github.com/resourcestack/autohealer/"+room)...)
+	command := exec.CommandContext(ctx, "go", append(args, "github.com/resourcestack/autohealer/"+pkg)...)
 	if out, err := command.CombinedOutput(); err != nil {
-		return fmt.Errorf("building %s: %w\n%s", room, err, out)
+		return fmt.Errorf("building %s: %w\n%s", pkg, err, out)
 	}
 	return nil
 }

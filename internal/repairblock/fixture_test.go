@@ -57,7 +57,7 @@ type fixture struct {
 	namespace string
 }
 
-func newWorld(t *testing.T) *fixture {
+func newFixture(t *testing.T) *fixture {
 	t.Helper()
 	w := &fixture{Cluster: testbed.New(t, testbed.Config{})}
 	w.client = w.connect(t, w.AdminConfig())

@@ -28,7 +28,7 @@ func TestNewStoreListsMissingFields(t *testing.T) {
 // Each test has its own cluster, because a cluster has only one CRD of NodePools.
 func TestStore(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newFixture(t)
 	t.Run("detects_whether_Karpenter_is_installed", w.withoutKarpenter)
 	t.Run("reports_nothing_without_blocks", w.silentWithoutBlocks)
 	t.Run("applies_the_block_of_a_pool_and_stores_it", w.followsAndKeeps)
@@ -40,7 +40,7 @@ func TestStore(t *testing.T) {
 
 func TestStoreWithoutSchema(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newFixture(t)
 	t.Run("keeps_the_last_good_block_through_pruning_and_restore", w.survivesLoss)
 	t.Run("applies_a_block_that_was_only_hidden", w.followsTheHidden)
 	t.Run("detects_a_block_lost_while_no_store_ran", w.detectsLossWhileStopped)
@@ -49,7 +49,7 @@ func TestStoreWithoutSchema(t *testing.T) {
 
 func TestStoreRestores(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newFixture(t)
 	t.Run("without_fighting_another_writer", w.restores)
 	t.Run("including_pruned_blocks", w.restoresPruned)
 	t.Run("but_not_blocks_whose_revision_was_deleted", w.dropsByRevision)
@@ -57,7 +57,7 @@ func TestStoreRestores(t *testing.T) {
 
 func TestStoreWithoutPermission(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newFixture(t)
 	t.Run("for_the_CRD", w.withoutDefinition)
 	t.Run("for_revisions", w.withoutRevisions)
 	t.Run("for_pools", w.withoutPools)

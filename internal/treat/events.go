@@ -144,7 +144,7 @@ type EventWriter struct {
 	// writer stores the first of them under a name that depends on the ID.
 	waiting [concurrentEvents]chan queuedEvent
 	pace    *rate.Limiter
-	told    atomic.Uint64
+	queued  atomic.Uint64
 }
 
 // NewEventWriter returns a writer; Start starts it. instance is the name of this process.
@@ -332,7 +332,7 @@ func (a *EventWriter) queue(event eventsv1.Event, e Event, about corev1.ObjectRe
 		event.Namespace = eventNamespace
 	}
 	base := strings.TrimRight(about.Name[:min(len(about.Name), maxEventName)], ".-")
-	serial := a.told.Add(1)
+	serial := a.queued.Add(1)
 	event.Name = fmt.Sprintf("%s.%x.%x", base, event.EventTime.UnixNano(), serial)
 	queued, writer := queuedEvent{Event: &event}, serial
 	if e.ID != "" {

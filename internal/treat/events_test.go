@@ -58,12 +58,12 @@ func (o *outcomes) await(t *testing.T, outcome string, want int) {
 func runWriter(t *testing.T, c client.Client, outcome string, want int, say func(*treat.EventWriter)) {
 	t.Helper()
 	seen := newOutcomes()
-	announcer := treat.NewEventWriter(c, "me", seen.add)
-	say(announcer)
+	writer := treat.NewEventWriter(c, "me", seen.add)
+	say(writer)
 	ctx, cancel := context.WithCancel(t.Context())
 	var loop sync.WaitGroup
 	loop.Go(func() {
-		if err := announcer.Start(ctx); err != nil {
+		if err := writer.Start(ctx); err != nil {
 			t.Error(err)
 		}
 	})

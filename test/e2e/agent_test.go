@@ -82,8 +82,8 @@ func (p *kernelAgent) owners(w *scope, kind string) (names []string) {
 // TestTheAgent runs the programs of the agent and the controller together.
 func TestTheAgent(t *testing.T) {
 	t.Parallel()
-	world := newFixture(t)
-	w := world.scope(t, "probed")
+	fixture := newFixture(t)
+	w := fixture.scope(t, "probed")
 	testkit.Must(w.t, install.ApplyAgentRights(t.Context(), w.Cluster))
 	w.agentsAreBound()
 	folder := t.TempDir()

@@ -19,8 +19,8 @@ import (
 // kubelet, and sees the current nodes.
 func TestARestoredStore(t *testing.T) {
 	t.Parallel()
-	world := newFixture(t, func(cfg *testbed.Config) { cfg.Record, cfg.RecordIn = nil, nil }) // the recorder follows versions itself
-	w := world.scope(t, "restored")
+	fixture := newFixture(t, func(cfg *testbed.Config) { cfg.Record, cfg.RecordIn = nil, nil }) // the recorder follows versions itself
+	w := fixture.scope(t, "restored")
 	nodes := w.createNodes(healthyNodes(10))
 	w.createSet("set", evict(almostHalf))
 	// An outage that costs the controller its lease would end it, too. This outage is

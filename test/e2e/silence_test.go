@@ -121,8 +121,8 @@ func (w *scope) ours(node string) (changes []testbed.Change) {
 // binary.
 func TestSilentAgents(t *testing.T) {
 	t.Parallel()
-	world := newFixture(t)
-	w := world.scope(t, "mute")
+	fixture := newFixture(t)
+	w := fixture.scope(t, "mute")
 	nodes := w.createNodes(testbed.Nodes{Count: 5})
 	w.setCondition(nodes[0], "Unhealthy", corev1.ConditionFalse) // not a condition of the agent
 	first := w.start(install.Options{Args: install.Elected()})

@@ -15,9 +15,9 @@ import (
 // remediated, and must be unlocked again.
 func TestLastLook(t *testing.T) {
 	t.Parallel()
-	world := newFixture(t, withManager)
-	testkit.Must(t, remediator.Install(t.Context(), world.Cluster))
-	w := world.scope(t, "look")
+	fixture := newFixture(t, withManager)
+	testkit.Must(t, remediator.Install(t.Context(), fixture.Cluster))
+	w := fixture.scope(t, "look")
 	proxy := testkit.Value(w.Proxy()).Must(w.t)
 	lock := func(r testbed.Request) bool {
 		return testbed.On("create", "leases")(r) && r.Namespace == leaseNamespace

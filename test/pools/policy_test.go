@@ -290,14 +290,14 @@ func testBadInput(t *testing.T, w *fixture, _ *install.Controller) {
 func testWarnings(t *testing.T, w *fixture, _ *install.Controller) {
 	t.Helper()
 	const name = "nowhere"
-	var heard warnings
+	var received warnings
 	config := w.AdminConfig()
-	config.WarningHandler = &heard
+	config.WarningHandler = &received
 	api, err := client.New(config, client.Options{Scheme: w.api.Scheme()})
 	testkit.Must(t, err)
 	// A webhook that cannot read the NodePools within two seconds says so instead.
 	testkit.Eventually(t, "a warning for each field", func() error {
-		heard = nil
+		received = nil
 		if err := api.Create(t.Context(), &v1alpha1.RepairPolicy{
 			ObjectMeta: metav1.ObjectMeta{Name: name},
 			Spec: v1alpha1.RepairPolicySpec{NodePool: name, Repair: v1alpha1.RepairSpec{
@@ -307,8 +307,8 @@ func testWarnings(t *testing.T, w *fixture, _ *install.Controller) {
 			return err
 		}
 		for _, words := range []string{"spec.nodePool", "spec.repair.policies[0].conditionType"} {
-			if !strings.Contains(strings.Join(heard, "\n"), words) {
-				return fmt.Errorf("no warning for %s: %q", words, heard)
+			if !strings.Contains(strings.Join(received, "\n"), words) {
+				return fmt.Errorf("no warning for %s: %q", words, received)
 			}
 		}
 		return nil

@@ -665,9 +665,9 @@ func testKeyStrays(d *configMapFixture, successor func() *configMapFixture) {
 		"torn":      {`{"apiVersion": "v1", "type": "ConditionSets", "conditionSets": [`, "line 1: this is not YAML: "},
 		"another":   {"hello", `line 1: this is "hello" without type: ConditionSets`},
 	} {
-		strayed := m.DeepCopy()
-		strayed.Data["more.yaml"] = test.text
-		d.brings(strayed)
+		unrecognized := m.DeepCopy()
+		unrecognized.Data["more.yaml"] = test.text
+		d.brings(unrecognized)
 		d.settles()
 		d.follows("A", "B")
 		d.now = d.now.Add(validateConfigMapsEvery)
@@ -679,7 +679,7 @@ func testKeyStrays(d *configMapFixture, successor func() *configMapFixture) {
 			d.t.Errorf("%s: %q was not Events: %+v", name, test.told, d.events[len(d.events)-1])
 		}
 		next := successor()
-		next.begins(strayed)
+		next.begins(unrecognized)
 		next.settles()
 		next.follows("A", "B")
 	}

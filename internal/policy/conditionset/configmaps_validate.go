@@ -36,8 +36,8 @@ func (p *Policy) updateConfigMap(now time.Time, s *configMapSet) {
 		p.acceptConfigMap(now, s, s.lastGood)
 	default:
 		if s.lastGood != nil {
-			if strayed := s.lastGood.Unrecognized(s.ConfigMap); len(strayed) > 0 {
-				p.rejectConfigMap(now, s, strayed)
+			if unrecognized := s.lastGood.Unrecognized(s.ConfigMap); len(unrecognized) > 0 {
+				p.rejectConfigMap(now, s, unrecognized)
 				return
 			}
 		}

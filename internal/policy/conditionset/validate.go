@@ -218,14 +218,14 @@ func (p *Policy) handOver(now time.Time, from *conditionSet) {
 	if !from.isInForce() || from.withholdsTaints() {
 		return
 	}
-	var heir *conditionSet // the oldest, which also has precedence after a restart
+	var successor *conditionSet // the oldest, which also has precedence after a restart
 	for _, other := range p.known {
-		if other.isRefusedFor(validate.Duplicate) && len(other.problems) == 1 && validate.IsCopy(other.set, from.set) && (heir == nil || validate.Before(other.set, heir.set)) {
-			heir = other
+		if other.isRefusedFor(validate.Duplicate) && len(other.problems) == 1 && validate.IsCopy(other.set, from.set) && (successor == nil || validate.Before(other.set, successor.set)) {
+			successor = other
 		}
 	}
-	if heir != nil {
-		p.accept(now, heir)
+	if successor != nil {
+		p.accept(now, successor)
 	}
 }
 

@@ -43,7 +43,7 @@ type nodePoolFixture struct {
 	remediations *treatment.Treatment
 	api          *fakeAPI
 	pools        *poolBox
-	heard        map[string]int // delivered events, by watch
+	delivered    map[string]int // events, by watch
 }
 
 // fakeAPI holds the API objects of nodes and claims, and their watch events.
@@ -116,7 +116,7 @@ func nodePoolFixtureIn(t *testing.T, w *fakeAPI, changes ...func(*Config)) *node
 	h := &nodePoolFixture{
 		Fixture: enginetest.New(t), policies: enginetest.Empty(t, &v1alpha1.RepairPolicy{}), claims: enginetest.Empty(t, &karpenter.NodeClaim{}),
 		leases: enginetest.Empty(t, &coordinationv1.Lease{}), kinds: &watch.Kinds{Start: func(func(context.Context)) context.CancelFunc { return func() {} }},
-		api: w, pools: &poolBox{changed: map[string]*repairblock.Pool{}}, heard: map[string]int{},
+		api: w, pools: &poolBox{changed: map[string]*repairblock.Pool{}}, delivered: map[string]int{},
 	}
 	claims := nodeclaim.New(h, h.claims)
 	h.remediations = treatment.New(h, h.leases, h.kinds)
@@ -138,7 +138,7 @@ func (h *nodePoolFixture) load() {
 	for _, name := range slices.Sorted(maps.Keys(h.api.claims)) {
 		testkit.Must(h.T, h.claims.Update(h.api.claims[name].DeepCopy()))
 	}
-	h.heard["nodes"], h.heard["claims"] = len(h.api.news), len(h.api.news)
+	h.delivered["nodes"], h.delivered["claims"] = len(h.api.news), len(h.api.news)
 	h.runRound()
 }
 
@@ -175,7 +175,7 @@ func (h *nodePoolFixture) deliver(watches ...string) {
 		watches = []string{"claims", "nodes"}
 	}
 	for _, watch := range watches {
-		for _, is := range h.api.news[h.heard[watch]:] {
+		for _, is := range h.api.news[h.delivered[watch]:] {
 			switch {
 			case watch == "nodes" && is.node != nil && is.gone:
 				testkit.Must(h.T, h.NodeInbox().Delete(is.node.DeepCopy()))
@@ -187,7 +187,7 @@ func (h *nodePoolFixture) deliver(watches ...string) {
 				testkit.Must(h.T, h.claims.Update(is.claim.DeepCopy()))
 			}
 		}
-		h.heard[watch] = len(h.api.news)
+		h.delivered[watch] = len(h.api.news)
 	}
 	h.runRound()
 }

@@ -287,7 +287,7 @@ func TestMonitorFindsWhatTheNaiveImplementationFinds(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		w := newFixture(t)
 		m := testkit.Value(New(w.cfg)).Must(t)
-		w.naive.heard, w.naive.behind = w.at, true
+		w.naive.lastLine, w.naive.behind = w.at, true
 		conditions := map[string]finding.Condition{}
 		note := func(report finding.Report) {
 			for _, c := range report.Conditions {
@@ -317,7 +317,7 @@ func TestMonitorFindsWhatTheNaiveImplementationFinds(t *testing.T) {
 				} else if note(report); fmt.Sprint(conditions) != before {
 					t.Fatalf("a restart changes conditions from %s to %v", before, conditions)
 				}
-				w.naive.heard, w.naive.behind = w.at, true
+				w.naive.lastLine, w.naive.behind = w.at, true
 				continue
 			case 1: // Crash: the stored state is old, so everything since then is read again.
 				replays++
@@ -338,13 +338,13 @@ func TestMonitorFindsWhatTheNaiveImplementationFinds(t *testing.T) {
 				m = remember(m.State())
 				kept, keptAt, since = slices.Clone(m.State()), w.at, nil
 				step.report = m.Start(w.at)
-				w.naive.heard, w.naive.behind = w.at, true
+				w.naive.lastLine, w.naive.behind = w.at, true
 			case 3:
 				step.wake, step.now = true, w.at.Add(time.Duration(rapid.IntRange(0, 120).Draw(t, "wait"))*time.Second)
 				w.at = step.now
 				step.report = m.Wake(step.now)
 				since = append(since, step)
-				if !w.naive.behind || !step.now.Before(w.naive.heard.Add(time.Second)) {
+				if !w.naive.behind || !step.now.Before(w.naive.lastLine.Add(time.Second)) {
 					w.naive.pass(step.now)
 				}
 			default:
@@ -364,7 +364,7 @@ func TestMonitorFindsWhatTheNaiveImplementationFinds(t *testing.T) {
 				for _, l := range plain {
 					w.naive.line(step.now, l)
 				}
-				w.naive.heard, w.naive.behind = step.now, chunk.More
+				w.naive.lastLine, w.naive.behind = step.now, chunk.More
 				if !chunk.More {
 					w.naive.pass(step.now)
 				}
@@ -383,7 +383,7 @@ func TestMonitorFindsWhatTheNaiveImplementationFinds(t *testing.T) {
 				}
 			}
 			r, at := w.naive.nextEnd()
-			if earliest := w.naive.heard.Add(time.Second); w.naive.behind && at.Before(earliest) {
+			if earliest := w.naive.lastLine.Add(time.Second); w.naive.behind && at.Before(earliest) {
 				at = earliest
 			}
 			if deadline, ok := m.Deadline(); ok != (r != nil) || ok && !deadline.Equal(at) {

@@ -17,12 +17,12 @@ type naive struct {
 	defaults map[string]string // how each condition is reported while it is False
 	survives map[string]bool
 
-	log    []naiveLine // since the last gap or reboot
-	heard  time.Time
-	behind bool
-	stood  int
-	told   map[string]string // how each condition is reported now, without its time
-	lines  []string          // all events
+	log      []naiveLine // since the last gap or reboot
+	lastLine time.Time
+	behind   bool
+	stood    int
+	told     map[string]string // how each condition is reported now, without its time
+	lines    []string          // all events
 
 	hits, spanning, cleared, expired int
 }

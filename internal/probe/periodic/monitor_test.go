@@ -24,13 +24,13 @@ import (
 
 // recorder records reports with the time since the start.
 type recorder struct {
-	mu    sync.Mutex
-	began time.Time
-	heard []string
-	last  time.Time     // of the last call
-	gap   time.Duration // the longest time without a call
-	ids   map[string]bool
-	busy  chan struct{} // Here waits for it, if set
+	mu       sync.Mutex
+	began    time.Time
+	received []string
+	last     time.Time     // of the last call
+	gap      time.Duration // the longest time without a call
+	ids      map[string]bool
+	busy     chan struct{} // Here waits for it, if set
 }
 
 func newRecorder() *recorder {
@@ -38,7 +38,7 @@ func newRecorder() *recorder {
 }
 
 func (d *recorder) note(format string, args ...any) {
-	d.heard = append(d.heard, fmt.Sprintf("%s ", time.Since(d.began))+fmt.Sprintf(format, args...))
+	d.received = append(d.received, fmt.Sprintf("%s ", time.Since(d.began))+fmt.Sprintf(format, args...))
 }
 
 func (d *recorder) Report(r finding.Report) {
@@ -90,8 +90,8 @@ func (d *recorder) expect(t *testing.T, want ...string) {
 	synctest.Wait()
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	testkit.NoDiff(t, cmp.Diff(want, d.heard), "the reports")
-	d.heard = nil
+	testkit.NoDiff(t, cmp.Diff(want, d.received), "the reports")
+	d.received = nil
 }
 
 // fakeCheck is a check that a test controls.

@@ -39,9 +39,9 @@ type fixture struct {
 	log     *strings.Builder
 	made    *periodic.Monitor
 
-	mu    sync.Mutex
-	heard []string
-	seen  []string // reports that the test has already waited for
+	mu       sync.Mutex
+	received []string
+	seen     []string // reports that the test has already waited for
 }
 
 func (s *fixture) Write(text []byte) (int, error) {
@@ -87,10 +87,10 @@ func (s *fixture) emit(_ string, r finding.Report) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, e := range r.Events {
-		s.heard = append(s.heard, fmt.Sprintf("%s: %s", e.Reason, e.Message))
+		s.received = append(s.received, fmt.Sprintf("%s: %s", e.Reason, e.Message))
 	}
 	for _, c := range r.Conditions {
-		s.heard = append(s.heard, fmt.Sprintf("%s=%s %s: %s", c.Type, c.Status, c.Reason, c.Message))
+		s.received = append(s.received, fmt.Sprintf("%s=%s %s: %s", c.Type, c.Status, c.Reason, c.Message))
 	}
 }
 
@@ -98,7 +98,7 @@ func (s *fixture) emit(_ string, r finding.Report) {
 func (s *fixture) all() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return slices.Concat(s.seen, s.heard)
+	return slices.Concat(s.seen, s.received)
 }
 
 // write replaces the program atomically.
@@ -115,17 +115,17 @@ func (s *fixture) waitFor(want string) string {
 	late := time.After(20 * time.Second)
 	for {
 		s.mu.Lock()
-		for i, heard := range s.heard {
-			if strings.HasPrefix(heard, want) {
-				s.seen, s.heard = append(s.seen, s.heard[:i+1]...), s.heard[i+1:]
+		for i, received := range s.received {
+			if strings.HasPrefix(received, want) {
+				s.seen, s.received = append(s.seen, s.received[:i+1]...), s.received[i+1:]
 				s.mu.Unlock()
-				return heard
+				return received
 			}
 		}
 		s.mu.Unlock()
 		select {
 		case <-late:
-			s.t.Fatalf("waiting for %q, got %q", want, s.heard)
+			s.t.Fatalf("waiting for %q, got %q", want, s.received)
 		case <-time.After(time.Millisecond):
 		}
 	}
@@ -205,8 +205,8 @@ func TestATemporaryRuleWritesAnEventForEveryFailure(t *testing.T) {
 		}
 	}
 	told := 0
-	for _, heard := range s.all() {
-		if strings.HasPrefix(heard, "NTPIsDown: ") {
+	for _, received := range s.all() {
+		if strings.HasPrefix(received, "NTPIsDown: ") {
 			told++
 		}
 	}
@@ -253,10 +253,10 @@ func TestTheMonitorEndsItsPrograms(t *testing.T) {
 	monitor.Rules[0].Path = program
 	made, err := periodic.NewPlugin(periodic.PluginConfig{Key: "ntp", Monitor: monitor, Children: subprocess.New(), Logger: slog.New(slog.DiscardHandler)})
 	testkit.Must(t, err)
-	var heard []string
+	var received []string
 	supervisor := supervise.New(supervise.Config{Logger: slog.New(slog.DiscardHandler), Emit: func(_ string, r finding.Report) {
 		for _, c := range r.Conditions {
-			heard = append(heard, c.Type+"="+string(c.Status))
+			received = append(received, c.Type+"="+string(c.Status))
 		}
 	}})
 	supervisor.Apply(context.WithoutCancel(t.Context()), []supervise.Job{{Name: "ntp", Make: func() supervise.Monitor { return made }}})
@@ -271,5 +271,5 @@ func TestTheMonitorEndsItsPrograms(t *testing.T) {
 	supervisor.Stop()
 	_, err = os.Stat("/proc/" + strings.TrimSpace(string(pid)))
 	testkit.Check(t, err != nil, "the program has outlived its monitor")
-	testkit.NoDiff(t, cmp.Diff([]string(nil), heard), "reports after the end")
+	testkit.NoDiff(t, cmp.Diff([]string(nil), received), "reports after the end")
 }

@@ -88,7 +88,7 @@ type recorder struct {
 	silence time.Duration // the longest
 }
 
-func (d *recorder) heard(what func()) {
+func (d *recorder) record(what func()) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if !d.last.IsZero() {
@@ -98,9 +98,9 @@ func (d *recorder) heard(what func()) {
 	what()
 }
 
-func (d *recorder) Heartbeat()                        { d.heard(func() {}) }
-func (d *recorder) CanObserve()                       { d.heard(func() { d.sees++ }) }
-func (d *recorder) CannotObserve(_ string, err error) { d.heard(func() { d.blind = err }) }
+func (d *recorder) Heartbeat()                        { d.record(func() {}) }
+func (d *recorder) CanObserve()                       { d.record(func() { d.sees++ }) }
+func (d *recorder) CannotObserve(_ string, err error) { d.record(func() { d.blind = err }) }
 func (d *recorder) WaitsFor(string)                   {}
 func (d *recorder) Report(finding.Report)             {}
 

@@ -30,9 +30,9 @@ func (a fakeMonitor) Run(ctx context.Context, reporter supervise.Reporter) error
 
 // audience records the reports of monitors.
 type recorder struct {
-	mu    sync.Mutex
-	heard []string
-	ids   map[string]bool
+	mu       sync.Mutex
+	received []string
+	ids      map[string]bool
 }
 
 func (a *recorder) emit(monitor string, r finding.Report) {
@@ -42,15 +42,15 @@ func (a *recorder) emit(monitor string, r finding.Report) {
 		a.ids = map[string]bool{}
 	}
 	for _, c := range r.Conditions {
-		a.heard = append(a.heard, fmt.Sprintf("%s: %s=%s %s", monitor, c.Type, c.Status, c.Reason))
+		a.received = append(a.received, fmt.Sprintf("%s: %s=%s %s", monitor, c.Type, c.Status, c.Reason))
 	}
 	for _, e := range r.Events {
 		word := map[finding.Severity]string{finding.Info: "event", finding.Warn: "warning"}[e.Severity]
-		a.heard = append(a.heard, fmt.Sprintf("%s: %s %s %s", monitor, word, e.Reason, e.Message))
+		a.received = append(a.received, fmt.Sprintf("%s: %s %s %s", monitor, word, e.Reason, e.Message))
 		a.ids[e.ID] = true
 	}
 	for _, kind := range r.Gone {
-		a.heard = append(a.heard, fmt.Sprintf("%s: %s is gone", monitor, kind))
+		a.received = append(a.received, fmt.Sprintf("%s: %s is gone", monitor, kind))
 	}
 }
 
@@ -58,9 +58,9 @@ func (a *recorder) emit(monitor string, r finding.Report) {
 func (a *recorder) take() []string {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	heard := a.heard
-	a.heard = nil
-	return heard
+	received := a.received
+	a.received = nil
+	return received
 }
 
 func (a *recorder) expect(t *testing.T, want ...string) {
@@ -212,13 +212,13 @@ func TestAMonitorThatPanicsIsRestarted(t *testing.T) {
 			})),
 		})
 		synctest.Wait()
-		heard := a.take()
-		slices.Sort(heard)
+		received := a.take()
+		slices.Sort(received)
 		testkit.NoDiff(t, cmp.Diff([]string{
 			"bad: Deadlock=False NoDeadlock", "bad: Deadlock=Unknown MonitorEnded",
 			`bad: warning MonitorEnded Node condition Deadlock is now: Unknown, reason: MonitorEnded, message: "panic: poison"`,
 			"good: Fine=False Good",
-		}, heard),
+		}, received),
 			"the reports")
 		pass(10 * time.Minute)
 		expectDead(t, s, "bad: panic: poison")

@@ -375,8 +375,8 @@ func (s *clusterFixture) asksForAKindThatIsNotThere(cluster *testbed.Cluster) {
 	_, err := cluster.Kubectl(t.Context(), "delete", "crd", "exampleremediations."+remediator.GroupVersion.Group)
 	testkit.Must(t, err)
 	said(t, signal, q, watch.NotServed)
-	if letter := q.Take(); letter.ListVersion == "" && !letter.Changes["x"].Gone || q.HasSynced() {
-		t.Errorf("what there was of it is believed to be there: %+v", letter)
+	if batch := q.Take(); batch.ListVersion == "" && !batch.Changes["x"].Gone || q.HasSynced() {
+		t.Errorf("what there was of it is believed to be there: %+v", batch)
 	}
 }
 
@@ -413,7 +413,7 @@ func (s *clusterFixture) asksForAKindThatIsThere() {
 	said(t, signal, q, watch.Failing)
 	fault.Store(nil)
 	said(t, signal, q, watch.Available)
-	if letter := q.Take(); letter.ListVersion == "" {
+	if batch := q.Take(); batch.ListVersion == "" {
 		t.Error("it is there, and no list has come")
 	}
 }
