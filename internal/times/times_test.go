@@ -24,9 +24,12 @@ func TestEarliest(t *testing.T) {
 }
 
 func TestBackoffDoublesUpToItsMaximum(t *testing.T) {
-	for failures, want := range map[int]time.Duration{1: time.Second, 2: 2 * time.Second, 4: 8 * time.Second, 7: time.Minute, 1 << 30: time.Minute} {
+	for failures, want := range map[int]time.Duration{0: time.Second, 1: time.Second, 2: 2 * time.Second, 4: 8 * time.Second, 7: time.Minute, 1 << 30: time.Minute} {
 		if got := Backoff(failures, time.Second, time.Minute); got != want {
 			t.Errorf("after %d failures the wait is %s, want %s", failures, got, want)
 		}
+	}
+	if got := Backoff(60, 48*time.Hour, 720*time.Hour); got != 720*time.Hour {
+		t.Errorf("with a long first wait the wait is %s, want %s", got, 720*time.Hour)
 	}
 }
