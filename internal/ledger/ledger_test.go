@@ -46,8 +46,8 @@ func TestLedger(t *testing.T) {
 	direct := testkit.Value(client.New(cluster.AdminConfig(), client.Options{})).Must(t)
 	proxy := testkit.Value(cluster.Proxy()).Must(t)
 	faulty := testkit.Value(client.New(proxy.Config(cluster.AdminConfig()), client.Options{})).Must(t)
-	// room returns a namespace for a subtest.
-	room := func(t *testing.T) string {
+	// newNamespace returns a namespace for a subtest.
+	newNamespace := func(t *testing.T) string {
 		t.Helper()
 		ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "ledger-"}}
 		testkit.Must(t, direct.Create(t.Context(), ns))
@@ -79,7 +79,7 @@ func TestLedger(t *testing.T) {
 	}
 
 	t.Run("returns the entries of the previous holder", func(t *testing.T) {
-		ns := room(t)
+		ns := newNamespace(t)
 		first := claim(t, direct, ns, "first")
 		write(t, first, entry("a"))
 		write(t, first, entry("b"), entry("c"))
@@ -89,7 +89,7 @@ func TestLedger(t *testing.T) {
 	})
 
 	t.Run("refuses writes of the previous holder", func(t *testing.T) {
-		ns := room(t)
+		ns := newNamespace(t)
 		first := claim(t, direct, ns, "first")
 		second := claim(t, direct, ns, "second")
 		if err := first.Write(t.Context(), []ledger.Entry{entry("a")}); !errors.Is(err, ledger.ErrDeposed) {
@@ -100,7 +100,7 @@ func TestLedger(t *testing.T) {
 	})
 
 	t.Run("rejects a write in flight during a claim", func(t *testing.T) {
-		ns := room(t)
+		ns := newNamespace(t)
 		first := claim(t, faulty, ns, "first")
 		held := proxy.Inject(testbed.On("update", "configmaps"), testbed.Hold(), 1)
 		answer := make(chan error, 1)
@@ -117,7 +117,7 @@ func TestLedger(t *testing.T) {
 
 	// The API server makes no new version for a write that changes nothing.
 	t.Run("rejects an older write after a write of the stored entries", func(t *testing.T) {
-		ns := room(t)
+		ns := newNamespace(t)
 		slow := &slowClient{Client: direct}
 		first := claim(t, slow, ns, "first")
 		write(t, first, entry("a"))
@@ -131,7 +131,7 @@ func TestLedger(t *testing.T) {
 	})
 
 	t.Run("continues after a lost response", func(t *testing.T) {
-		ns := room(t)
+		ns := newNamespace(t)
 		first := claim(t, faulty, ns, "first")
 		getsNoAnswer(t, first, "update")
 		claim(t, direct, ns, "second", entry("b"))
@@ -139,12 +139,12 @@ func TestLedger(t *testing.T) {
 
 	erase := func(t *testing.T, namespace string) {
 		t.Helper()
-		page := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: ledger.Name}}
-		testkit.Must(t, direct.Delete(t.Context(), page))
+		stored := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: ledger.Name}}
+		testkit.Must(t, direct.Delete(t.Context(), stored))
 	}
 
 	t.Run("creates a deleted ledger again", func(t *testing.T) {
-		ns := room(t)
+		ns := newNamespace(t)
 		first := claim(t, direct, ns, "first")
 		write(t, first, entry("a"))
 		erase(t, ns)
@@ -154,7 +154,7 @@ func TestLedger(t *testing.T) {
 	})
 
 	t.Run("creates a deleted ledger again although the response is lost", func(t *testing.T) {
-		ns := room(t)
+		ns := newNamespace(t)
 		first := claim(t, faulty, ns, "first")
 		erase(t, ns)
 		getsNoAnswer(t, first, "create")
@@ -162,7 +162,7 @@ func TestLedger(t *testing.T) {
 	})
 
 	t.Run("loses a ledger that was deleted and claimed by another process", func(t *testing.T) {
-		ns := room(t)
+		ns := newNamespace(t)
 		first := claim(t, direct, ns, "first")
 		erase(t, ns)
 		second := claim(t, direct, ns, "second")
@@ -174,15 +174,15 @@ func TestLedger(t *testing.T) {
 	})
 
 	t.Run("does not overwrite an unreadable ledger", func(t *testing.T) {
-		ns := room(t)
+		ns := newNamespace(t)
 		first := claim(t, direct, ns, "first")
-		page := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: ledger.Name}, Data: map[string]string{"ledger": "scribble"}}
-		testkit.Must(t, direct.Update(t.Context(), page))
+		stored := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: ledger.Name}, Data: map[string]string{"ledger": "scribble"}}
+		testkit.Must(t, direct.Update(t.Context(), stored))
 		if err := first.Write(t.Context(), []ledger.Entry{entry("a")}); !errors.Is(err, ledger.ErrUnreadable) {
 			t.Errorf("it says %v", err)
 		}
-		if err := direct.Get(t.Context(), client.ObjectKeyFromObject(page), page); err != nil || page.Data["ledger"] != "scribble" {
-			t.Errorf("it is %v now (%v)", page.Data, err)
+		if err := direct.Get(t.Context(), client.ObjectKeyFromObject(stored), stored); err != nil || stored.Data["ledger"] != "scribble" {
+			t.Errorf("it is %v now (%v)", stored.Data, err)
 		}
 		erase(t, ns)
 		write(t, first, entry("b"))
@@ -190,7 +190,7 @@ func TestLedger(t *testing.T) {
 	})
 
 	t.Run("stores the largest ledger", func(t *testing.T) {
-		ns := room(t)
+		ns := newNamespace(t)
 		first := claim(t, direct, ns, "first")
 		var entries []ledger.Entry
 		for left := first.Room(); ; {
@@ -207,24 +207,24 @@ func TestLedger(t *testing.T) {
 	})
 
 	t.Run("keeps entries of a newer version", func(t *testing.T) {
-		ns := room(t)
+		ns := newNamespace(t)
 		text, err := os.ReadFile("testdata/page-newer.json")
 		testkit.Must(t, err)
-		page := &corev1.ConfigMap{
+		stored := &corev1.ConfigMap{
 			ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: ledger.Name},
 			Data:       map[string]string{"ledger": string(text), "more": "of it"},
 		}
-		testkit.Must(t, direct.Create(t.Context(), page))
+		testkit.Must(t, direct.Create(t.Context(), stored))
 		l, _, err := ledger.Claim(t.Context(), direct, ns, "first")
 		testkit.Must(t, err)
 		write(t, l, entry("a"))
 		write(t, l)
-		if err := direct.Get(t.Context(), client.ObjectKeyFromObject(page), page); err != nil || page.Data["more"] != "of it" {
-			t.Errorf("it is %v now (%v)", page.Data, err)
+		if err := direct.Get(t.Context(), client.ObjectKeyFromObject(stored), stored); err != nil || stored.Data["more"] != "of it" {
+			t.Errorf("it is %v now (%v)", stored.Data, err)
 		}
 		for _, want := range []string{"MachineHealthCheck/machines", `"drain":"2026-11-15T12:00:00Z"`, `"epoch":{"of":"etcd"}`} {
-			if !strings.Contains(page.Data["ledger"], want) {
-				t.Errorf("%s is missing: %s", want, page.Data["ledger"])
+			if !strings.Contains(stored.Data["ledger"], want) {
+				t.Errorf("%s is missing: %s", want, stored.Data["ledger"])
 			}
 		}
 		if again, _, err := ledger.Claim(t.Context(), direct, ns, "second"); err != nil || len(again.Kept()) != 3 {
@@ -233,7 +233,7 @@ func TestLedger(t *testing.T) {
 	})
 
 	t.Run("lets two concurrent claims succeed one after the other", func(t *testing.T) {
-		ns := room(t)
+		ns := newNamespace(t)
 		claimed := make(chan *ledger.Ledger, 2)
 		for _, holder := range []string{"one", "other"} {
 			go func() {
@@ -261,9 +261,9 @@ func TestLedger(t *testing.T) {
 
 	t.Run("reports a ConfigMap that is not a ledger", func(t *testing.T) {
 		for _, data := range []map[string]string{{"ledger": "scribble"}, {"ledger": "{}"}, nil} {
-			ns := room(t)
-			page := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: ledger.Name}, Data: data}
-			testkit.Must(t, direct.Create(t.Context(), page))
+			ns := newNamespace(t)
+			stored := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: ledger.Name}, Data: data}
+			testkit.Must(t, direct.Create(t.Context(), stored))
 			if _, _, err := ledger.Claim(t.Context(), direct, ns, "first"); !errors.Is(err, ledger.ErrUnreadable) {
 				t.Errorf("of %v it says %v", data, err)
 			}

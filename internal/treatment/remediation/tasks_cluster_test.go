@@ -51,7 +51,7 @@ func TestTasksInACluster(t *testing.T) {
 	cluster := testbed.New(t, testbed.Config{})
 	api, err := client.NewWithWatch(cluster.AdminConfig(), client.Options{})
 	testkit.Must(t, err)
-	t.Run("a kind that is not there", func(t *testing.T) { (&clusterFixture{T: t, api: api}).asksForAKindThatIsNotThere(cluster) })
+	t.Run("a missing kind", func(t *testing.T) { (&clusterFixture{T: t, api: api}).watchesMissingKind(cluster) })
 	testkit.Must(t, remediator.Install(t.Context(), cluster))
 	run := func(name string, test func(*clusterFixture)) {
 		t.Run(name, func(t *testing.T) {
@@ -61,30 +61,30 @@ func TestTasksInACluster(t *testing.T) {
 			test(s)
 		})
 	}
-	run("a place where nobody can lock", (*clusterFixture).beginsUnlocked)
+	run("the namespace of the Leases is missing", (*clusterFixture).beginsWithoutLease)
 	testkit.Must(t, api.Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: nodelease.Namespace}}))
 	for name, test := range map[string]func(*clusterFixture){
-		"a treatment begins with a lock":                (*clusterFixture).begins,
-		"a node that has changed is looked at":          (*clusterFixture).nodeChanged,
-		"the treatment of a node that has changed":      (*clusterFixture).nodeChangedSince,
-		"a node that is gone is not treated":            (*clusterFixture).nodeGone,
-		"somebody was faster with the lock":             (*clusterFixture).lockTaken,
-		"an answer is lost":                             (*clusterFixture).answerLost,
-		"the treatment of a node that is there":         (*clusterFixture).nodeIsThere,
-		"a node made again":                             (*clusterFixture).nodeMadeAgain,
-		"a lock that somebody took away":                (*clusterFixture).lockGone,
-		"a begin that is refused leaves no object":      (*clusterFixture).refused,
-		"a gate that has closed since leaves no object": (*clusterFixture).gateClosed,
+		"a treatment begins with a Lease":      (*clusterFixture).begins,
+		"a changed node is read again":         (*clusterFixture).nodeChanged,
+		"the treatment of a changed node":      (*clusterFixture).nodeChangedSince,
+		"a deleted node is not treated":        (*clusterFixture).nodeDeleted,
+		"another holder takes the Lease first": (*clusterFixture).leaseTaken,
+		"the response to a creation is lost":   (*clusterFixture).answerLost,
+		"the treatment of an existing node":    (*clusterFixture).nodeExists,
+		"a node created again":                 (*clusterFixture).nodeRecreated,
+		"another client deletes the Lease":     (*clusterFixture).leaseDeleted,
+		"a refused start leaves no object":     (*clusterFixture).refused,
+		"a closed gate leaves no object":       (*clusterFixture).gateClosed,
 	} {
 		run(name, test)
 	}
 	for name, test := range map[string]func(*clusterFixture){
-		"a treatment that takes a place is named first": (*clusterFixture).asksForAPage,
-		"a snapshot that fails is written again":        (*clusterFixture).pageFails,
-		"a snapshot that is too large is reported":      (*clusterFixture).pageIsTooLarge,
-		"who takes over waits for what was named":       (*clusterFixture).inherits,
-		"who takes over finds what was named":           (*clusterFixture).inheritsWhatArrived,
-		"who takes over is not told of what has ended":  (*clusterFixture).inheritsNothingEnded,
+		"the ledger names a treatment with a slot before it starts": (*clusterFixture).requestsSnapshot,
+		"a snapshot that fails is written again":                    (*clusterFixture).snapshotFails,
+		"a snapshot that is too large is reported":                  (*clusterFixture).snapshotIsTooLarge,
+		"a successor waits for the writes in the ledger":            (*clusterFixture).inherits,
+		"a successor finds the writes in the ledger":                (*clusterFixture).inheritsArrived,
+		"a successor gets no finished writes":                       (*clusterFixture).inheritsNothingFinished,
 	} {
 		t.Run(name, func(t *testing.T) {
 			ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "ledger-"}}
@@ -92,7 +92,7 @@ func TestTasksInACluster(t *testing.T) {
 			test(&clusterFixture{T: t, api: api, name: ns.Name})
 		})
 	}
-	t.Run("a kind that is there", func(t *testing.T) { (&clusterFixture{T: t, api: api}).asksForAKindThatIsThere() })
+	t.Run("an existing kind", func(t *testing.T) { (&clusterFixture{T: t, api: api}).watchesExistingKind() })
 }
 
 func (s *clusterFixture) create(ctx context.Context, c client.WithWatch, object client.Object, options ...client.CreateOption) error {
@@ -156,7 +156,7 @@ func (s *clusterFixture) object() *unstructured.Unstructured {
 func (s *clusterFixture) begins() {
 	r := s.runs(s.newTask(s.node()), treat.Made)
 	if r.Existed || r.Current == nil || !r.LeaseKnown || r.Current.GetUID() != s.object().GetUID() {
-		s.Errorf("existed %t, locked %t", r.Existed, r.LeaseKnown)
+		s.Errorf("existed %t, Lease known %t", r.Existed, r.LeaseKnown)
 	}
 	by, _, held := nodelease.Held(r.NewLease, time.Now())
 	if !held || by != "NodeHealthCheck-check" {
@@ -164,14 +164,14 @@ func (s *clusterFixture) begins() {
 	}
 }
 
-func (s *clusterFixture) beginsUnlocked() {
+func (s *clusterFixture) beginsWithoutLease() {
 	r := s.runs(s.newTask(s.node()), treat.Made)
 	if r.Existed || r.Current == nil || r.LeaseKnown || s.object() == nil {
-		s.Errorf("existed %t, locked %t", r.Existed, r.LeaseKnown)
+		s.Errorf("existed %t, Lease known %t", r.Existed, r.LeaseKnown)
 	}
 	r = s.runs(s.remediations.task(TakeLease, r.Task.Node, triage.RuleID{}, triage.Reason{}, Work{Lease: r.Lease}), treat.Stale)
 	if r.Err == nil || r.LeaseKnown {
-		s.Errorf("locked %t: %v", r.LeaseKnown, r.Err)
+		s.Errorf("Lease known %t: %v", r.LeaseKnown, r.Err)
 	}
 }
 
@@ -227,7 +227,7 @@ func (s *clusterFixture) gateClosed() {
 	}
 }
 
-func (s *clusterFixture) nodeGone() {
+func (s *clusterFixture) nodeDeleted() {
 	node := s.node()
 	testkit.Must(s.T, s.api.Delete(s.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: s.name}}))
 	if r := s.runs(s.newTask(node), treat.Stale); !r.Missing || s.object() != nil {
@@ -235,9 +235,9 @@ func (s *clusterFixture) nodeGone() {
 	}
 }
 
-func (s *clusterFixture) lockTaken() {
+func (s *clusterFixture) leaseTaken() {
 	node := s.node()
-	theirs := nodelease.Take(nil, node, "somebody", time.Hour, time.Now())
+	theirs := nodelease.Take(nil, node, "other", time.Hour, time.Now())
 	testkit.Must(s.T, s.api.Create(s.Context(), theirs))
 	r := s.runs(s.newTask(node), treat.Stale)
 	if r.Err != nil || !r.LeaseKnown || r.NewLease.UID != theirs.UID || s.object() != nil {
@@ -258,7 +258,7 @@ func (s *clusterFixture) answerLost() {
 	remediationWork(e).Lease.ResourceVersion = "" // the Lease is taken, which the loop does not know
 	r := s.runs(e, treat.Stale)
 	if !r.LeaseKnown {
-		s.Errorf("the lock is not known: %+v", r)
+		s.Errorf("the Lease is not known: %+v", r)
 	}
 	remediationWork(e).Lease = nodelease.Take(r.NewLease, e.Node, nodelease.HolderOf("check"), leaseDuration, time.Now())
 	r = s.runs(e, treat.Made)
@@ -267,7 +267,7 @@ func (s *clusterFixture) answerLost() {
 	}
 }
 
-func (s *clusterFixture) nodeIsThere() {
+func (s *clusterFixture) nodeExists() {
 	node := s.node()
 	r := s.runs(s.newTask(node), treat.Made)
 	e := s.remediations.task(DeleteRemediation, nil, triage.RuleID{}, triage.Reason{Code: triage.NodeGone}, Work{Object: remediation.Read(r.Current)})
@@ -285,7 +285,7 @@ func (s *clusterFixture) nodeIsThere() {
 	}
 }
 
-func (s *clusterFixture) nodeMadeAgain() {
+func (s *clusterFixture) nodeRecreated() {
 	r := s.runs(s.newTask(s.node()), treat.Made)
 	testkit.Must(s.T, s.api.Delete(s.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: s.name}}))
 	testkit.Must(s.T, s.api.Create(s.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: s.name}}))
@@ -295,7 +295,7 @@ func (s *clusterFixture) nodeMadeAgain() {
 	}
 }
 
-func (s *clusterFixture) lockGone() {
+func (s *clusterFixture) leaseDeleted() {
 	r := s.runs(s.newTask(s.node()), treat.Made)
 	testkit.Must(s.T, s.api.Delete(s.Context(), r.NewLease.DeepCopy()))
 	renewed := nodelease.Take(r.NewLease, r.Task.Node, nodelease.HolderOf("check"), leaseDuration, time.Now())
@@ -357,7 +357,7 @@ func inquires(t *testing.T, api client.WithWatch) (q *watch.Optional[*unstructur
 	return q, signal
 }
 
-func (s *clusterFixture) asksForAKindThatIsNotThere(cluster *testbed.Cluster) {
+func (s *clusterFixture) watchesMissingKind(cluster *testbed.Cluster) {
 	t, api := s.T, s.api
 	q, signal := inquires(t, api)
 	said(t, signal, q, watch.NotServed)
@@ -380,7 +380,7 @@ func (s *clusterFixture) asksForAKindThatIsNotThere(cluster *testbed.Cluster) {
 	}
 }
 
-func (s *clusterFixture) asksForAKindThatIsThere() {
+func (s *clusterFixture) watchesExistingKind() {
 	t, api := s.T, s.api
 	var fault atomic.Pointer[error]
 	fails := func() error {
@@ -448,7 +448,7 @@ func (w *healthCheckFixture) writesSnapshot() {
 	testkit.Must(w.T, err)
 }
 
-func (s *clusterFixture) asksForAPage() {
+func (s *clusterFixture) requestsSnapshot() {
 	t, api, namespace := s.T, s.api, s.name
 	w, e := firstLeader(t, api, namespace)
 	w.writesSnapshot()
@@ -476,7 +476,7 @@ func (s *clusterFixture) asksForAPage() {
 	testkit.Check(t, !slices.Contains(w.Entries(), ledger.Entry(e.Slot)), "what has arrived is named still")
 }
 
-func (s *clusterFixture) pageFails() {
+func (s *clusterFixture) snapshotFails() {
 	t, api, namespace := s.T, s.api, s.name
 	var isBroken atomic.Bool
 	w, e := firstLeader(t, interceptor.NewClient(api, interceptor.Funcs{
@@ -510,13 +510,13 @@ func (s *clusterFixture) pageFails() {
 }
 
 // The ConfigMap is so full that the API server rejects every snapshot with an entry.
-func (s *clusterFixture) pageIsTooLarge() {
+func (s *clusterFixture) snapshotIsTooLarge() {
 	t, api, namespace := s.T, s.api, s.name
 	w, _ := firstLeader(t, api, namespace)
-	page := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: ledger.Name}}
-	testkit.Must(t, api.Get(t.Context(), client.ObjectKeyFromObject(page), page))
-	page.Data["other"] = strings.Repeat("x", 1<<20-len(page.Data["ledger"])-10)
-	testkit.Must(t, api.Update(t.Context(), page))
+	ledgerMap := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: ledger.Name}}
+	testkit.Must(t, api.Get(t.Context(), client.ObjectKeyFromObject(ledgerMap), ledgerMap))
+	ledgerMap.Data["other"] = strings.Repeat("x", 1<<20-len(ledgerMap.Data["ledger"])-10)
+	testkit.Must(t, api.Update(t.Context(), ledgerMap))
 	w.writesSnapshot()
 	if message := w.status().UnhealthyNodes[0].Message; !strings.Contains(message, "not written yet: writing the ledger") || !strings.Contains(message, "Too long") {
 		t.Errorf("the row says %q", message)
@@ -558,7 +558,7 @@ func (s *clusterFixture) inherits() {
 	}
 }
 
-func (s *clusterFixture) inheritsWhatArrived() {
+func (s *clusterFixture) inheritsArrived() {
 	t, api, namespace := s.T, s.api, s.name
 	w, _ := firstLeader(t, api, namespace)
 	w.writesSnapshot()
@@ -576,7 +576,7 @@ func (s *clusterFixture) inheritsWhatArrived() {
 }
 
 // The previous leader has finished the treatment of node a and ended.
-func (s *clusterFixture) inheritsNothingEnded() {
+func (s *clusterFixture) inheritsNothingFinished() {
 	t, api, namespace := s.T, s.api, s.name
 	w, e := firstLeader(t, api, namespace)
 	w.writesSnapshot()
