@@ -168,7 +168,7 @@ func TestPrepareNotesThatANodeWasReady(t *testing.T) {
 			t.Errorf("%+v is to be written once more", again)
 		}
 	}
-	if note, err := ownership.Read(Fence(made, "somebody").Made("9").Annotations); err != nil || !note.Initialized {
+	if note, err := ownership.Read(Fence(made, "other").Made("9").Annotations); err != nil || !note.Initialized {
 		t.Errorf("a fence leaves %+v, %v", note, err)
 	}
 }
@@ -208,7 +208,7 @@ func TestPrepareRemovesAPauseThatHasExpired(t *testing.T) {
 
 func TestFenceChangesTheNodeAndNothingElse(t *testing.T) {
 	n := node([]ownership.Taint{noted("a", "k", "NoExecute")}, corev1.Taint{Key: "theirs", Effect: "NoSchedule"})
-	made := Fence(n, "somebody").Made("8")
+	made := Fence(n, "other").Made("8")
 	testkit.Equal(t, "the fence changed the taints", n.Spec, made.Spec)
 	if n.Annotations[ownership.Annotation] == made.Annotations[ownership.Annotation] {
 		t.Error("the note is the same: the node would keep its version")

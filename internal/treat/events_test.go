@@ -386,7 +386,7 @@ conditionSets:
 		}
 	})
 	t.Run("counts_refused_Events", func(t *testing.T) {
-		config := testkit.Value(cluster.ServiceAccountConfig(t.Context(), "default", "nobody")).Must(t)
+		config := testkit.Value(cluster.ServiceAccountConfig(t.Context(), "default", "unprivileged")).Must(t)
 		powerless := testkit.Value(client.New(config, client.Options{})).Must(t)
 		runWriter(t, powerless, "refused", 2, func(a *treat.EventWriter) { a.Write(word("worker-4")) })
 	})

@@ -35,7 +35,7 @@ func TestReadAgentOwnershipRefusesOtherFields(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n", ManagedFields: []metav1.ManagedFieldsEntry{
 				{Manager: "kubelet", Operation: "Update", Subresource: "status", FieldsV1: metav1.NewFieldsV1(`{"f:status":{"f:phase":{}}}`)},
-				{Manager: "nobody", Operation: "Apply", Subresource: "status"},
+				{Manager: "another", Operation: "Apply", Subresource: "status"},
 				{Manager: treat.AgentFieldManager, Operation: "Apply", Subresource: "status", FieldsV1: metav1.NewFieldsV1(test.fields)},
 			}}}
 			_, err := treat.ReadAgentOwnership(node)
@@ -267,7 +267,7 @@ func (a *agentFixture) saysNothing() {
 	if s := a.silence(node); s != nil {
 		a.Errorf("it would turn %v", s.Turned)
 	}
-	testkit.Must(a, a.applies("somebody", false, "A=True/Bad"))
+	testkit.Must(a, a.applies("other", false, "A=True/Bad"))
 	_, node = a.rows()
 	if s := a.silence(node); s != nil {
 		a.Errorf("it would turn %v", s.Turned)

@@ -117,9 +117,9 @@ func (h claimFixture) marksAsKnown(t *testing.T) {
 	if got := treat.Classify(err); got != treat.Stale && got != treat.Refused {
 		t.Errorf("another one of that name: %d, %v", got, err)
 	}
-	other.Name = "nobody"
+	other.Name = "missing"
 	wantResult(t, testkit.Value(h.MarkClaim(t.Context(), other, aMark)).Err(), treat.Stale)
-	if now, err := h.FetchClaim(t.Context(), "nobody"); now != nil || err != nil {
+	if now, err := h.FetchClaim(t.Context(), "missing"); now != nil || err != nil {
 		t.Errorf("a missing claim is read as %v, %v", now, err)
 	}
 }

@@ -28,7 +28,7 @@ func TestTheLeaseIsRenewedInTimeAndNotForever(t *testing.T) {
 		for time.Since(began) < maxWork {
 			due := w.WantNoTask("a")
 			if wait := time.Until(due); wait <= 0 || wait > leaseDuration/2 {
-				t.Fatalf("the lock is looked at in %s", wait)
+				t.Fatalf("the Lease is read in %s", wait)
 			}
 			w.advance(time.Until(due))
 			e, _ := w.Next("a")
@@ -52,7 +52,7 @@ func TestTheLeaseIsRenewedInTimeAndNotForever(t *testing.T) {
 func TestOtherHoldersOfTheLeaseAreAwaited(t *testing.T) {
 	withHealthCheck(t, func(w *healthCheckFixture) {
 		w.node("a", corev1.ConditionFalse)
-		w.locks("a", "somebody", time.Hour)
+		w.locks("a", "other", time.Hour)
 		w.node("a", corev1.ConditionTrue)
 		due := w.WantNoTask("a")
 		if w.finding("a") != triage.Vetoed {

@@ -361,7 +361,7 @@ func TestTheLedgerNamesRemovedNodes(t *testing.T) {
 			t.Errorf("the same snapshot is written again at %v: %+v", due, again)
 		}
 	})
-	t.Run("is not waited for when the place is free", func(t *testing.T) {
+	t.Run("is not waited for when the slot is free", func(t *testing.T) {
 		withHealthCheck(t, func(w *healthCheckFixture) {
 			object := w.takesAwayNode("a")
 			w.updates(object, succeeds)
@@ -394,7 +394,7 @@ func TestClocksOfTwoControllers(t *testing.T) {
 					successor.advance(time.Second)
 				}
 				if kept := time.Since(began); kept != test.kept {
-					t.Errorf("the place is kept for %s, want %s", kept, test.kept)
+					t.Errorf("the slot is taken for %s, want %s", kept, test.kept)
 				}
 			})
 		})

@@ -160,7 +160,7 @@ func (s *clusterFixture) begins() {
 	}
 	by, _, held := nodelease.Held(r.NewLease, time.Now())
 	if !held || by != "NodeHealthCheck-check" {
-		s.Errorf("the lock is %+v", r.NewLease.Spec)
+		s.Errorf("the Lease is %+v", r.NewLease.Spec)
 	}
 }
 
@@ -272,16 +272,16 @@ func (s *clusterFixture) nodeExists() {
 	r := s.runs(s.newTask(node), treat.Made)
 	e := s.remediations.task(DeleteRemediation, nil, triage.RuleID{}, triage.Reason{Code: triage.NodeGone}, Work{Object: remediation.Read(r.Current)})
 	if r := s.runs(e, treat.Stale); r.Fresh == nil || s.object() == nil {
-		s.Error("a treatment was ended whose node is there: the watch of nodes was behind")
+		s.Error("a treatment of an existing node was ended: the watch of nodes was behind")
 	}
 	note := s.remediations.task(AnnotateRemediation, nil, triage.RuleID{}, triage.Reason{Code: triage.NodeGone},
 		Work{Object: remediation.Read(r.Current), Annotations: map[string]*string{remediation.TimedOutAnnotation: new(remediation.Stamp(time.Now()))}})
 	if r := s.runs(note, treat.Stale); r.Fresh == nil || remediation.Read(s.object()).TimedOut {
-		s.Error("a remediator was told to stop whose node is there")
+		s.Error("the remediator of an existing node was told to stop")
 	}
 	testkit.Must(s.T, s.api.Delete(s.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: s.name}}))
 	if s.runs(e, treat.Made); s.object() != nil {
-		s.Error("it is there still")
+		s.Error("the object still exists")
 	}
 }
 
@@ -291,7 +291,7 @@ func (s *clusterFixture) nodeRecreated() {
 	testkit.Must(s.T, s.api.Create(s.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: s.name}}))
 	e := s.remediations.task(DeleteRemediation, nil, triage.RuleID{}, triage.Reason{Code: triage.NodeGone}, Work{Object: remediation.Read(r.Current)})
 	if s.runs(e, treat.Made); s.object() != nil {
-		s.Error("it is there still")
+		s.Error("the object still exists")
 	}
 }
 

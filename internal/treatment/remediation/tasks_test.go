@@ -100,14 +100,14 @@ func TestTaskOrder(t *testing.T) {
 		}, nothing, nil},
 		"a node with another holder of its Lease is not treated": {func(w *healthCheckFixture) {
 			w.node("a", corev1.ConditionFalse)
-			w.locks("a", "somebody", time.Hour)
+			w.locks("a", "other", time.Hour)
 			w.node("a", corev1.ConditionTrue)
 		}, nothing, nil},
 		"nothing is done while standing back": {func(w *healthCheckFixture) {
 			w.node("a", corev1.ConditionTrue)
 			w.defers(time.Hour)
 		}, nothing, nil},
-		"a lock of ours goes with its treatment although another node's goes on": {func(w *healthCheckFixture) {
+		"our Lease ends with its treatment while the treatment of another node continues": {func(w *healthCheckFixture) {
 			w.treats("b")
 			w.node("a", corev1.ConditionFalse)
 			w.locks("a", nodelease.HolderOf("check"), leaseDuration)
@@ -138,7 +138,7 @@ func TestCreationOfARemediation(t *testing.T) {
 		w.node("a", corev1.ConditionTrue)
 		e := w.WantTask("a", CreateRemediation)
 		if by := *remediationWork(e).Lease.Spec.HolderIdentity; remediationWork(e).Create.GetName() != "a" || remediationWork(e).Create.GroupVersionKind() != rebootKind || e.Step != 0 || by != "NodeHealthCheck-check" {
-			t.Errorf("the task creates %s %s as step %d, with a lock of %s", remediationWork(e).Create.GetKind(), remediationWork(e).Create.GetName(), e.Step, by)
+			t.Errorf("the task creates %s %s as step %d, with a Lease of %s", remediationWork(e).Create.GetKind(), remediationWork(e).Create.GetName(), e.Step, by)
 		}
 		w.advance(3 * time.Second)
 		w.runs(w.WantTask("a", CreateRemediation), "a", treat.Made, w.makes(w.made("a", "quick")))
@@ -268,7 +268,7 @@ func TestAFailedTaskDoesNotBlockAnother(t *testing.T) {
 			}
 			w.runs(e, "a", treat.Refused)
 		}
-		t.Errorf("the lock is not renewed: %+v", w.FindNodeTasks("a"))
+		t.Errorf("the Lease is not renewed: %+v", w.FindNodeTasks("a"))
 	}, inSteps, func(c *remediationv1alpha1.NodeHealthCheck) { c.Spec.EscalatingRemediations[1].Timeout = "1h" })
 }
 
@@ -766,7 +766,7 @@ func TestASlotIsFreedOnceNoWriteCanArrive(t *testing.T) {
 				}
 				counts, _ := w.Core().Population(checkRule("check"))
 				if got := counts.Treated > 0; got != test.isTaken {
-					t.Errorf("the place is taken: %t, want %t (%+v)", got, test.isTaken, w.FindNodeTasks("a"))
+					t.Errorf("the slot is taken: %t, want %t (%+v)", got, test.isTaken, w.FindNodeTasks("a"))
 				}
 				if treatments := w.FindNodeTasks("a"); test.isGranted && (treatments != nil && treatments.HasSlot()) != test.isTaken {
 					t.Errorf("the grant is %+v", treatments.Slot())
