@@ -61,8 +61,8 @@ func Run(t *testing.T, test func(*Fixture), changes ...func(*engine.Config)) {
 // Pass advances the clock of the synctest bubble.
 func Pass(d time.Duration) { time.Sleep(d) } //nolint:forbidigo // it advances the clock of the bubble
 
-// Told counts the Events of a reason.
-func (f *Fixture) Told(what treat.EventReason) (n int) {
+// CountEvents counts the Events of a reason.
+func (f *Fixture) CountEvents(what treat.EventReason) (n int) {
 	for _, event := range f.Events {
 		if event.EventReason == what {
 			n++

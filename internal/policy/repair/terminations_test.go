@@ -135,19 +135,19 @@ func TestATerminationWithoutAnAnswerIsReported(t *testing.T) {
 				h.WantTask("a", nodeclaim.TerminateClaim)
 				h.writeSnapshot()
 				for i, answer := range test.attempts {
-					testkit.Same(t, h.Told(treat.NodeRepaired)+h.Told(treat.TerminationCancelled), 0, "Events before attempt %d", i)
+					testkit.Same(t, h.CountEvents(treat.NodeRepaired)+h.CountEvents(treat.TerminationCancelled), 0, "Events before attempt %d", i)
 					if i > 0 && test.recovers {
 						h.breaks(corev1.ConditionFalse, "a")
 					}
 					h.advance(time.Minute)
 					h.runs("a", answer)
 				}
-				testkit.Same(t, h.Told(test.event), 1, "Events")
+				testkit.Same(t, h.CountEvents(test.event), 1, "Events")
 				if test.event == treat.NodeRepaired {
 					h.goes("a")
 				}
 				h.advance(time.Hour)
-				testkit.Same(t, h.Told(treat.NodeRepaired)+h.Told(treat.TerminationCancelled), 1, "Events in the end")
+				testkit.Same(t, h.CountEvents(treat.NodeRepaired)+h.CountEvents(treat.TerminationCancelled), 1, "Events in the end")
 			})
 		})
 	}
@@ -172,8 +172,8 @@ func TestATerminationWithoutAnAnswerIsReported(t *testing.T) {
 				test.meanwhile(h)
 				h.api.changeClaim("claim-a", func(c *karpenter.NodeClaim) { c.DeletionTimestamp = new(metav1.Now()) })
 				h.deliver()
-				testkit.Same(t, h.Told(treat.TerminationCancelled), test.cancelled, "Events about the cancellation")
-				testkit.Same(t, h.Told(treat.NodeRepaired), 0, "Events about a deletion")
+				testkit.Same(t, h.CountEvents(treat.TerminationCancelled), test.cancelled, "Events about the cancellation")
+				testkit.Same(t, h.CountEvents(treat.NodeRepaired), 0, "Events about a deletion")
 			})
 		})
 	}

@@ -81,7 +81,7 @@ func TestAnInvalidVersionKeepsTheLastValidOne(t *testing.T) {
 		if status := w.status(); !meta.IsStatusConditionTrue(status.Conditions, remediationv1alpha1.Ready) {
 			t.Errorf("the status of a valid version: %+v", status)
 		}
-		testkit.Check(t, w.Told(treat.NotAccepted) == 1 && w.Told(treat.Accepted) == 1 && w.Told(treat.Disabled) == 0, "Events: %+v", w.Events)
+		testkit.Check(t, w.CountEvents(treat.NotAccepted) == 1 && w.CountEvents(treat.Accepted) == 1 && w.CountEvents(treat.Disabled) == 0, "Events: %+v", w.Events)
 	})
 	withHealthCheck(t, func(w *healthCheckFixture) { // under the next leader
 		w.node("a", corev1.ConditionTrue)
@@ -536,7 +536,7 @@ func TestStormsAreReportedOnce(t *testing.T) {
 		tells := func(started, cooling, ended int) {
 			t.Helper()
 			w.runRound()
-			if a, b, c := w.Told(treat.StormRecoveryStarted), w.Told(treat.StormRecoveryCooldownStarted), w.Told(treat.StormRecoveryEnded); a != started || b != cooling || c != ended {
+			if a, b, c := w.CountEvents(treat.StormRecoveryStarted), w.CountEvents(treat.StormRecoveryCooldownStarted), w.CountEvents(treat.StormRecoveryEnded); a != started || b != cooling || c != ended {
 				t.Errorf("reported %d, %d, %d times; want %d, %d, %d", a, b, c, started, cooling, ended)
 			}
 		}
@@ -578,7 +578,7 @@ func TestANewLeaderDoesNotReportAStormAgain(t *testing.T) {
 	withHealthCheck(t, func(w *healthCheckFixture) {
 		enginetest.Pass(statusCheckEvery)
 		w.runRound()
-		if counts, _ := w.Core().Population(checkRule("check")); !counts.Storm || w.Told(treat.StormRecoveryStarted)+w.Told(treat.StormRecoveryCooldownStarted) > 0 {
+		if counts, _ := w.Core().Population(checkRule("check")); !counts.Storm || w.CountEvents(treat.StormRecoveryStarted)+w.CountEvents(treat.StormRecoveryCooldownStarted) > 0 {
 			t.Errorf("a storm: %t; Events: %+v", counts.Storm, w.Events)
 		}
 	}, storming, func(c *remediationv1alpha1.NodeHealthCheck) {
@@ -679,7 +679,7 @@ func TestAKindThatIsBeingReadIsNotReported(t *testing.T) {
 		w.template(otherTemplateKind, "new")
 		w.runRound()
 		w.WantTask("a", CreateRemediation)
-		testkit.Check(t, w.Told(treat.DetectedUnhealthy) == 1 && w.Told(treat.RemediationSkipped) == 0, "Events: %+v", w.Events)
+		testkit.Check(t, w.CountEvents(treat.DetectedUnhealthy) == 1 && w.CountEvents(treat.RemediationSkipped) == 0, "Events: %+v", w.Events)
 	})
 }
 
@@ -689,7 +689,7 @@ func TestWaitsAreReportedOncePerPeriod(t *testing.T) {
 			t.Helper()
 			enginetest.Pass(statusCheckEvery)
 			w.runRound()
-			if a, b := w.Told(treat.DetectedUnhealthy), w.Told(treat.RemediationSkipped); a != detected || b != skipped {
+			if a, b := w.CountEvents(treat.DetectedUnhealthy), w.CountEvents(treat.RemediationSkipped); a != detected || b != skipped {
 				t.Errorf("reported %d and %d times, want %d and %d: %+v", a, b, detected, skipped, w.Events)
 			}
 		}
@@ -713,8 +713,8 @@ func TestWaitsAreReportedOncePerPeriod(t *testing.T) {
 		w.node("n0", corev1.ConditionTrue, func(n *corev1.Node) { n.Labels = map[string]string{remediation.ExcludeLabel: "yes"} })
 		gather(corev1.ConditionFalse)
 		w.node("n0", corev1.ConditionTrue, func(n *corev1.Node) { n.Labels = map[string]string{remediation.ExcludeLabel: "yes"} })
-		if w.Told(treat.InvalidNodeLabel) != 1 {
-			t.Errorf("a label that means nothing is reported %d times", w.Told(treat.InvalidNodeLabel))
+		if w.CountEvents(treat.InvalidNodeLabel) != 1 {
+			t.Errorf("a label that means nothing is reported %d times", w.CountEvents(treat.InvalidNodeLabel))
 		}
 	})
 }

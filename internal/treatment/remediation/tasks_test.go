@@ -525,17 +525,17 @@ func TestAnObjectWithoutAnAnswerIsReported(t *testing.T) {
 				w.node("a", corev1.ConditionTrue)
 				object := w.made("a", "quick")
 				w.runs(w.WantTask("a", CreateRemediation), "a", treat.Unknown, func(r remediationResult) { r.Create = object })
-				testkit.Same(t, w.Told(treat.RemediationCreated), 0, "Events before the object exists")
+				testkit.Same(t, w.CountEvents(treat.RemediationCreated), 0, "Events before the object exists")
 				creates(w, object)
 				w.advance(time.Minute)
-				testkit.Same(t, w.Told(treat.RemediationCreated), 1, "Events about the new object")
+				testkit.Same(t, w.CountEvents(treat.RemediationCreated), 1, "Events about the new object")
 				w.node("a", corev1.ConditionFalse)
 				w.runs(w.WantTask("a", DeleteRemediation), "a", treat.Unknown)
-				testkit.Same(t, w.Told(treat.RemediationRemoved), 0, "Events before the object is deleted")
+				testkit.Same(t, w.CountEvents(treat.RemediationRemoved), 0, "Events before the object is deleted")
 				w.loses(object)
 				w.advance(time.Hour)
-				testkit.Same(t, w.Told(treat.RemediationCreated), 1, "Events about the new object in the end")
-				testkit.Same(t, w.Told(treat.RemediationRemoved), 1, "Events about the deleted object")
+				testkit.Same(t, w.CountEvents(treat.RemediationCreated), 1, "Events about the new object in the end")
+				testkit.Same(t, w.CountEvents(treat.RemediationRemoved), 1, "Events about the deleted object")
 			})
 		})
 	}
@@ -557,7 +557,7 @@ func TestATaskWithoutAnAnswerIsReportedAfterOthers(t *testing.T) {
 		w.loses(first)
 		w.Finish(r.TaskResult)
 		w.runRound()
-		testkit.Same(t, w.Told(treat.RemediationRemoved), 2, "Events about deleted objects")
+		testkit.Same(t, w.CountEvents(treat.RemediationRemoved), 2, "Events about deleted objects")
 	}, inSteps)
 }
 
@@ -571,7 +571,7 @@ func TestAnOldTaskWithoutAnAnswerIsNotReported(t *testing.T) {
 		w.node("a", corev1.ConditionTrue) // unhealthy again, so the object is kept
 		w.advance(engine.MaxInFlight + time.Second)
 		w.loses(object)
-		testkit.Same(t, w.Told(treat.RemediationRemoved), 0, "Events about the object that another client has deleted")
+		testkit.Same(t, w.CountEvents(treat.RemediationRemoved), 0, "Events about the object that another client has deleted")
 	})
 }
 

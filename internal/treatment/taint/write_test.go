@@ -233,10 +233,10 @@ func TestATaintWithoutAnAnswerIsReported(t *testing.T) {
 				}
 				placed := wr.nextChange(time.Now(), testkit.Value(c.planOf("a")).Must(t)).Made("2")
 				answer(writeResult{result: treat.Unknown})
-				testkit.Same(t, c.Told(treat.TaintsChanged), 0, "Events before the taint is there")
+				testkit.Same(t, c.CountEvents(treat.TaintsChanged), 0, "Events before the taint is there")
 				if arrival != "at once" {
 					answer(writeResult{result: treat.Stale, fresh: wr.node.Object})
-					testkit.Same(t, c.Told(treat.TaintsChanged), 0, "Events after the read of a node without the taint")
+					testkit.Same(t, c.CountEvents(treat.TaintsChanged), 0, "Events after the read of a node without the taint")
 				}
 				if arrival == "after the second write" {
 					enginetest.Pass(2 * time.Second) // the record of the second one has another time
@@ -248,11 +248,11 @@ func TestATaintWithoutAnAnswerIsReported(t *testing.T) {
 					c.deliver(is(placed, "3", corev1.ConditionTrue)) // with another client's change
 				}
 				answer(writeResult{result: treat.Stale, fresh: is(placed, "4", corev1.ConditionTrue)})
-				testkit.Same(t, c.Told(treat.TaintsChanged), 1, "Events about the placed taint")
+				testkit.Same(t, c.CountEvents(treat.TaintsChanged), 1, "Events about the placed taint")
 				c.deliver(is(placed, "5", corev1.ConditionFalse))
 				answer(writeResult{result: treat.Unknown})
 				answer(writeResult{result: treat.Stale, fresh: is(version("a", "6"), "6", corev1.ConditionFalse)})
-				testkit.Same(t, c.Told(treat.TaintsChanged), 2, "Events about the placed and the removed taint")
+				testkit.Same(t, c.CountEvents(treat.TaintsChanged), 2, "Events about the placed and the removed taint")
 			})
 		})
 	}
@@ -267,7 +267,7 @@ func TestAPauseThatCannotBeRead(t *testing.T) {
 			node.Annotations = map[string]string{nodepause.Annotation: value}
 			c.deliver(node)
 		}
-		testkit.Same(t, c.Told(treat.PauseUnreadable), 4, "Events")
+		testkit.Same(t, c.CountEvents(treat.PauseUnreadable), 4, "Events")
 		testkit.Check(t, strings.Contains(c.Events[0].Message, `"tomorrow": want until=`), "the Event says %q", c.Events[0].Message)
 	})
 }
