@@ -151,46 +151,46 @@ type EventWriter struct {
 // The writer calls count with the outcome of every Event: written, refused, or dropped
 // because too many Events were waiting.
 func NewEventWriter(c client.Client, instance string, count func(outcome string)) *EventWriter {
-	a := &EventWriter{
+	w := &EventWriter{
 		client: c, instance: text.Shorten(instance, 128, "..."), count: count,
 		pace: rate.NewLimiter(eventsPerSecond, eventsAtOnce),
 	}
-	for i := range a.waiting {
-		a.waiting[i] = make(chan queuedEvent, maxWaiting/concurrentEvents)
+	for i := range w.waiting {
+		w.waiting[i] = make(chan queuedEvent, maxWaiting/concurrentEvents)
 	}
-	return a
+	return w
 }
 
 // NeedLeaderElection returns false. Every replica runs a writer, but only the leader has
 // Events.
-func (a *EventWriter) NeedLeaderElection() bool { return false }
+func (w *EventWriter) NeedLeaderElection() bool { return false }
 
 // Start writes Events until ctx ends, several at once, so that a slow API server delays them less.
-func (a *EventWriter) Start(ctx context.Context) error {
+func (w *EventWriter) Start(ctx context.Context) error {
 	var writers sync.WaitGroup
-	for _, waiting := range a.waiting {
-		writers.Go(func() { a.writeAll(ctx, waiting) })
+	for _, waiting := range w.waiting {
+		writers.Go(func() { w.writeAll(ctx, waiting) })
 	}
 	writers.Wait()
-	for _, waiting := range a.waiting {
+	for _, waiting := range w.waiting {
 		for range len(waiting) {
-			a.count("dropped")
+			w.count("dropped")
 		}
 	}
 	return nil
 }
 
-func (a *EventWriter) writeAll(ctx context.Context, waiting <-chan queuedEvent) {
+func (w *EventWriter) writeAll(ctx context.Context, waiting <-chan queuedEvent) {
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case event := <-waiting:
-			if a.pace.Wait(ctx) != nil { // ctx has ended
-				a.count("dropped")
+			if w.pace.Wait(ctx) != nil { // ctx has ended
+				w.count("dropped")
 				continue
 			}
-			a.count(a.write(ctx, event))
+			w.count(w.write(ctx, event))
 		}
 	}
 }
@@ -204,12 +204,12 @@ type queuedEvent struct {
 
 // write tries several times to create the Event. An existing Event counts as written: the
 // answer of an earlier attempt was lost, or a previous process has written it.
-func (a *EventWriter) write(ctx context.Context, event queuedEvent) (outcome string) {
+func (w *EventWriter) write(ctx context.Context, event queuedEvent) (outcome string) {
 	for try := 1; ; try++ {
-		err := a.create(ctx, event.Event)
+		err := w.create(ctx, event.Event)
 		if apierrors.IsAlreadyExists(err) && event.otherName != "" { // rarely a lost answer: then it is there twice
 			event.Name, event.otherName = event.otherName, ""
-			err = a.create(ctx, event.Event)
+			err = w.create(ctx, event.Event)
 		}
 		switch {
 		case err == nil || apierrors.IsAlreadyExists(err):
@@ -225,20 +225,20 @@ func (a *EventWriter) write(ctx context.Context, event queuedEvent) (outcome str
 	}
 }
 
-func (a *EventWriter) create(ctx context.Context, event *eventsv1.Event) error {
+func (w *EventWriter) create(ctx context.Context, event *eventsv1.Event) error {
 	ctx, cancel := context.WithTimeout(ctx, eventTimeout)
 	defer cancel()
-	return a.client.Create(ctx, event.DeepCopy())
+	return w.client.Create(ctx, event.DeepCopy())
 }
 
 // Write queues an Event about the node, and one with the same note about the policy. It
 // never blocks.
-func (a *EventWriter) Write(e Event) {
+func (w *EventWriter) Write(e Event) {
 	what := eventKinds[e.EventReason]
 	event := eventsv1.Event{
 		EventTime:           metav1.NowMicro(),
 		ReportingController: FieldManager,
-		ReportingInstance:   a.instance,
+		ReportingInstance:   w.instance,
 		Type:                what.Type,
 		Action:              what.Action,
 		Reason:              what.Reason,
@@ -267,11 +267,11 @@ func (a *EventWriter) Write(e Event) {
 	var node *corev1.ObjectReference
 	if e.Node != nil {
 		node = &corev1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: e.Node.Name, UID: e.Node.UID}
-		a.queue(event, e, *node, e.Policy, note)
+		w.queue(event, e, *node, e.Policy, note)
 		note = e.Node.Name + ": " + note
 	}
 	for _, other := range others {
-		a.queue(event, e, *other, node, e.noteFor(other, event.EventTime.Time, note))
+		w.queue(event, e, *other, node, e.noteFor(other, event.EventTime.Time, note))
 	}
 }
 
@@ -327,12 +327,12 @@ func (e Event) because(now time.Time, policy, prefix string) string {
 	}
 }
 
-func (a *EventWriter) queue(event eventsv1.Event, e Event, about corev1.ObjectReference, related *corev1.ObjectReference, note string) {
+func (w *EventWriter) queue(event eventsv1.Event, e Event, about corev1.ObjectReference, related *corev1.ObjectReference, note string) {
 	if event.Namespace = about.Namespace; event.Namespace == "" {
 		event.Namespace = eventNamespace
 	}
 	base := strings.TrimRight(about.Name[:min(len(about.Name), maxEventName)], ".-")
-	serial := a.queued.Add(1)
+	serial := w.queued.Add(1)
 	event.Name = fmt.Sprintf("%s.%x.%x", base, event.EventTime.UnixNano(), serial)
 	queued, writer := queuedEvent{Event: &event}, serial
 	if e.ID != "" {
@@ -346,8 +346,8 @@ func (a *EventWriter) queue(event eventsv1.Event, e Event, about corev1.ObjectRe
 	}
 	event.Regarding, event.Related, event.Note = about, related, text.Shorten(note, MaxNote, "...")
 	select {
-	case a.waiting[writer%concurrentEvents] <- queued:
+	case w.waiting[writer%concurrentEvents] <- queued:
 	default:
-		a.count("dropped")
+		w.count("dropped")
 	}
 }
