@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"slices"
 	"strings"
 	"time"
@@ -44,19 +43,6 @@ func (s fileStatement) isFor(name string) bool {
 // overlaps reports whether a provider makes both statements.
 func (s fileStatement) overlaps(other fileStatement) bool {
 	return s.condition == other.condition && slices.ContainsFunc(providers, func(p provider) bool { return s.isFor(p.name) && other.isFor(p.name) })
-}
-
-// ReadFile reads a file of statements.
-func ReadFile(path string) (File, error) {
-	text, err := os.ReadFile(path)
-	if err != nil {
-		return File{}, fmt.Errorf("reading statements: %w", err)
-	}
-	file, err := Parse(text)
-	if err != nil {
-		return File{}, fmt.Errorf("%s: %w", path, err)
-	}
-	return file, nil
 }
 
 // Parse reads the text of a file. It rejects unknown fields: if a typing error dropped a

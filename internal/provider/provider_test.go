@@ -1,6 +1,7 @@
 package provider_test
 
 import (
+	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
@@ -127,19 +128,21 @@ func TestParseNamesTheLineThatIsWrong(t *testing.T) {
 	})
 }
 
-func TestReadFileNamesTheFile(t *testing.T) {
+func TestNewSourceNamesTheFile(t *testing.T) {
+	read := func(path string) (*provider.Source, error) {
+		return provider.NewSource(path, slog.New(slog.DiscardHandler))
+	}
 	path := filepath.Join(t.TempDir(), "statements.yaml")
-	if _, err := provider.ReadFile(path); err == nil || !strings.Contains(err.Error(), path) {
+	if _, err := read(path); err == nil || !strings.Contains(err.Error(), path) {
 		t.Errorf("a file that is not there: %v", err)
 	}
 	testkit.Must(t, os.WriteFile(path, []byte("statements: 5"), 0o600))
-	if _, err := provider.ReadFile(path); err == nil || !strings.HasPrefix(err.Error(), path+": line 1: statements") {
+	if _, err := read(path); err == nil || !strings.HasPrefix(err.Error(), path+": line 1: statements") {
 		t.Errorf("a file that is wrong: %v", err)
 	}
 	testkit.Must(t, os.WriteFile(path, []byte("defaultToleration: 7m"), 0o600))
-	file, err := provider.ReadFile(path)
-	testkit.Must(t, err)
-	testkit.Same(t, provider.Statements(file).Static[0].Toleration, "7m0s", "the toleration")
+	statements, _ := testkit.Value(read(path)).Must(t).Latest()
+	testkit.Same(t, statements.Static[0].Toleration, "7m0s", "the toleration")
 }
 
 // Whatever is in a file is refused, or compiles with what the providers state.

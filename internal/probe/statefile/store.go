@@ -6,7 +6,6 @@ import (
 	"errors"
 	"log/slog"
 	"maps"
-	"slices"
 	"sync"
 	"time"
 
@@ -157,13 +156,6 @@ func (m *Store) Monitor(key string) (Entry, bool) {
 	defer m.mu.Unlock()
 	entry, ok := m.state.Monitors[key]
 	return entry, ok
-}
-
-// Monitors returns the keys of all stored monitors.
-func (m *Store) Monitors() []string {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return slices.Sorted(maps.Keys(m.state.Monitors))
 }
 
 // Keep stores the state of a monitor. It never blocks. A change is urgent if, without it,
