@@ -14,6 +14,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/resourcestack/autohealer/deploy"
 	"github.com/resourcestack/autohealer/internal/install"
 	"github.com/resourcestack/autohealer/internal/testbed"
 	"github.com/resourcestack/autohealer/internal/testkit"
@@ -256,7 +257,7 @@ func (r release) uninstalls(t *testing.T, controller *install.Controller, before
 		"autohealer.resourcestack.com/v1alpha1 ConditionSet <none> users":                   true,
 		"apiregistration.k8s.io/v1 APIService <none> v1alpha1.autohealer.resourcestack.com": true, "apiregistration.k8s.io/v1 APIService <none> v1alpha1.remediation.medik8s.io": true,
 	}
-	for _, crd := range []string{"conditionsets.autohealer.resourcestack.com", "repairpolicies.autohealer.resourcestack.com", "guardrails.autohealer.resourcestack.com", "nodehealthchecks.remediation.medik8s.io"} {
+	for _, crd := range testkit.Value(deploy.CRDNames()).Must(t) {
 		remain["apiextensions.k8s.io/v1 CustomResourceDefinition <none> "+crd] = true
 	}
 	testkit.Eventually(t, "Kubernetes to delete the namespace of the agents", func() error {

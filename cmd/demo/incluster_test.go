@@ -315,23 +315,6 @@ func TestInClusterNeedsRights(t *testing.T) {
 	testkit.Fails(t, inTest(func(*inCluster) {}).start(t.Context(), io.Discard, currentCluster), "may not create customresourcedefinitions: use a context with the ClusterRole cluster-admin")
 }
 
-func TestAgentConditionsLeavesOutThoseOfOthers(t *testing.T) {
-	entry := func(manager string, types ...string) metav1.ManagedFieldsEntry {
-		var keys []string
-		for _, each := range types {
-			keys = append(keys, fmt.Sprintf(`"k:{\"type\":\"%s\"}": {".": {}, "f:status": {}}`, each))
-		}
-		fields := &metav1.FieldsV1{}
-		fields.SetRawBytes(fmt.Appendf(nil, `{"f:status": {"f:conditions": {".": {}, %s}}}`, strings.Join(keys, ", ")))
-		return metav1.ManagedFieldsEntry{Manager: manager, Subresource: "status", FieldsV1: fields}
-	}
-	detector, agent := entry("node-problem-detector", "ReadonlyFilesystem"), entry(install.AgentAccount, "KernelDeadlock", "ReadonlyFilesystem", "XfsShutdown")
-	for _, entries := range [][]metav1.ManagedFieldsEntry{{detector, agent}, {agent, detector}} {
-		node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{ManagedFields: entries}}
-		testkit.Same(t, strings.Join(agentConditions(node), " "), "KernelDeadlock XfsShutdown", "conditions of the agent alone")
-	}
-}
-
 func TestUnhealthyConditionsKnowsHealthyStatuses(t *testing.T) {
 	node := &corev1.Node{Status: corev1.NodeStatus{Conditions: []corev1.NodeCondition{
 		{Type: "Ready", Status: "True"}, {Type: "KernelDeadlock", Status: "False"}, {Type: "SomethingReady", Status: "True"}, {Type: "Something", Status: "False"},
