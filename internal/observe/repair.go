@@ -15,22 +15,14 @@ import (
 	"github.com/resourcestack/autohealer/internal/triage"
 )
 
-// The labels of a node alone do not tell which policy applies to it: the policy on its
-// NodePool comes first, and the others have an order of precedence. The caller resolves this
-// and adds the result to the facts, as labels with keys that no node can have.
-const (
-	// RepairedBy has the name of the rule that may repair the node.
-	RepairedBy = "autohealer: repaired by"
-	// TimedBy has the pool whose ready timeout applies to the node.
-	TimedBy = "autohealer: ready timeout of"
-)
-
 // poolPrefix precedes the name of a NodePool in the pool of its rules.
 const poolPrefix = "NodePool/"
 
 // Repair returns the rule of a repair block on a NodePool or in a RepairPolicy. Both have
-// the same fields and the same paths in errors, which are *[triage.FieldError]. The rule
-// selects the nodes whose facts name it. It shares its bound with the other rules of the
+// the same fields and the same paths in errors, which are *[triage.FieldError]. The labels of a node
+// alone do not tell which policy applies to it: the policy on its NodePool comes first, and the others
+// have an order of precedence. The caller resolves this, and the rule selects the nodes that are assigned
+// to it. It shares its bound with the other rules of the
 // pool, if there is a pool. The template is for nodes without a machine to replace.
 //
 // The function validates the whole block, including fields that are not part of the rule:
@@ -44,13 +36,8 @@ func repair(name, pool string, spec *v1alpha1.RepairSpec, statements []dialect.R
 	if err := validateBlock(spec); err != nil {
 		return triage.Rule{}, err
 	}
-	who, err := labelEquals(RepairedBy, name)
-	if err != nil {
-		return triage.Rule{}, err
-	}
 	policy := dialect.Repair{
 		Name:               name,
-		Selector:           who,
 		Statements:         statements,
 		DefaultToleration:  spec.DefaultTolerationDuration,
 		UnhealthyThreshold: limitText(spec.UnhealthyThreshold),
@@ -68,6 +55,7 @@ func repair(name, pool string, spec *v1alpha1.RepairSpec, statements []dialect.R
 	if err != nil {
 		return triage.Rule{}, err
 	}
+	rule.AssignedOnly = true
 	if err := validateTermination(spec); err != nil {
 		return triage.Rule{}, err
 	}
@@ -101,31 +89,24 @@ func readyTimeout(pool string, spec *v1alpha1.RepairSpec, byDefault time.Duratio
 	if err := validateBlock(spec); err != nil {
 		return triage.Rule{}, err
 	}
-	who, err := labelEquals(TimedBy, pool)
-	if err != nil {
-		return triage.Rule{}, err
-	}
 	timeout := spec.ReadyTimeout
 	if timeout == "" {
 		timeout = byDefault.String()
 	}
-	return dialect.ReadyTimeout{
+	rule, err := dialect.ReadyTimeout{
 		Name:        pool,
-		Selector:    who,
 		Timeout:     timeout,
 		Concurrency: concurrency(spec),
 		Pool:        poolOf(pool),
 		Hold:        disabledReason(spec),
 		Windows:     windows(spec.Windows),
 	}.Rule()
+	rule.AssignedOnly = err == nil
+	return rule, err
 }
 
 func concurrency(spec *v1alpha1.RepairSpec) dialect.Concurrency {
 	return dialect.Concurrency{MaxConcurrent: limitText(spec.MaxConcurrent), MaxUnhealthy: limitText(spec.MaxUnhealthy)}
-}
-
-func labelEquals(key, value string) (triage.Selector, error) {
-	return triage.NewSelector(triage.Requirement{Key: key, Op: triage.In, Values: []string{value}})
 }
 
 // poolOf returns the pool that rules of a NodePool share; empty for none.

@@ -70,7 +70,7 @@ func TestRepairIsDueAsDocumented(t *testing.T) {
 				ObjectMeta: metav1.ObjectMeta{Name: "unhealthy", UID: "u", CreationTimestamp: metav1.NewTime(at("2024-11-01T12:00:00Z"))},
 				Status:     corev1.NodeStatus{Conditions: []corev1.NodeCondition{example.condition}},
 			})).Must(t)
-			facts.Labels = map[string]string{observe.RepairedBy: "NodePool/default"}
+			facts.Assigned = []triage.RuleID{{Kind: policykind.Repair, Name: "NodePool/default"}}
 			now := at("2024-11-01T15:03:00Z")
 			core := triage.New()
 			testkit.Must(t, core.SetRule(now, repairOf(t, exampleBlock(unchanged))))
@@ -152,8 +152,8 @@ func TestRepair(t *testing.T) {
 			want := triage.Rule{
 				ID:         triage.RuleID{Kind: policykind.Repair, Name: "NodePool/default"},
 				Precedence: 2, Stage: policykind.StageRepair,
-				Selector: callerKeySelector(t, observe.RepairedBy, "NodePool/default"),
-				When:     triage.When{Signals: signals{ready, network}},
+				AssignedOnly: true,
+				When:         triage.When{Signals: signals{ready, network}},
 				Bound: triage.Bound{
 					Gate: &triage.Limit{Number: 20, Percent: true, RoundUp: true, Few: 5, FewNumber: 49}, GateName: "unhealthyThreshold",
 					Cap: &triage.Limit{Number: 20, Percent: true}, Pool: "NodePool/default",
@@ -164,12 +164,6 @@ func TestRepair(t *testing.T) {
 			testkit.Equal(t, "rule", want, repairOf(t, exampleBlock(test.change)), bySelectorText)
 		})
 	}
-}
-
-// callerKeySelector is a selector by a key of the caller.
-func callerKeySelector(t *testing.T, key, value string) triage.Selector {
-	t.Helper()
-	return testkit.Value(triage.NewSelector(triage.Requirement{Key: key, Op: triage.In, Values: []string{value}})).Must(t)
 }
 
 func TestRepairOfPlainNodes(t *testing.T) {
@@ -203,7 +197,7 @@ func TestReadyTimeout(t *testing.T) {
 		r := triage.Rule{
 			ID:         triage.RuleID{Kind: policykind.ReadyTimeout, Name: "default"},
 			Precedence: 3, Stage: policykind.StageRepair,
-			Selector: callerKeySelector(t, observe.TimedBy, "default"),
+			AssignedOnly: true,
 			When: triage.When{Signals: []triage.Signal{
 				{Condition: "Ready", Status: triage.False, For: timeout, FromCreation: true},
 				{Condition: "Ready", Status: triage.Unknown, For: timeout, FromCreation: true},

@@ -125,31 +125,6 @@ func TestImpactCountsStartupTaints(t *testing.T) {
 	}
 }
 
-// A key of the caller selects like a label, but users cannot write it in a selector.
-func TestSelectorByCallerKey(t *testing.T) {
-	const key = "autohealer: repaired by"
-	who := testkit.Value(triage.NewSelector(triage.Requirement{Key: key, Op: triage.In, Values: []string{"RepairPolicy/a b"}})).Must(t)
-	rule := repairOf("a")
-	rule.Selector = who
-	core, now := triage.New(), benchStart
-	mustSet(t, core, now, rule)
-	core.Loaded(now)
-	mine, other := offline("mine"), offline("other")
-	mine.Labels, other.Labels = map[string]string{key: "RepairPolicy/a b"}, map[string]string{key: "RepairPolicy/a"}
-	core.Observe(now, mine, other)
-	if grants := core.Grants(); len(grants) != 1 || grants[0].Node != "mine" {
-		t.Errorf("treated %v, want mine", grants)
-	}
-	for _, r := range []triage.Requirement{{Key: key, Op: triage.Exists}, {Key: key, Op: triage.NotIn, Values: []string{"a"}}, {Key: key, Op: triage.In}} {
-		if _, err := triage.NewSelector(r); err == nil {
-			t.Errorf("%+v is taken", r)
-		}
-	}
-	if _, err := triage.ParseSelector(key + "=a"); err == nil || !strings.Contains(err.Error(), "not a label key") {
-		t.Errorf("a key of the caller is parsed from text: %v", err)
-	}
-}
-
 func TestReasonsOfPoolsAndAllowances(t *testing.T) {
 	since := benchStart
 	for want, reason := range map[string]triage.Reason{

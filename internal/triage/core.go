@@ -136,7 +136,7 @@ func New() *Core {
 		pools:    map[string]*pool{},
 
 		awaitingReplacement: map[*departure]bool{},
-		index:               selectorIndex{byLabel: map[label][]*rule{}},
+		index:               selectorIndex{assignedOnly: map[RuleID]*rule{}, byLabel: map[label][]*rule{}},
 	}
 	c.symbols.acquire("")
 	c.agentSilent = c.symbols.acquire(AgentSilent)

@@ -233,6 +233,7 @@ func (h *history) observeCopies(d decider, now time.Time, facts []triage.Node) {
 			node.Labels[key] = "spoiled"
 		}
 		clear(node.Conditions)
+		clear(node.Assigned)
 		clear(node.Vetoes)
 		clear(node.Remediates)
 		clear(node.Taints)
@@ -497,7 +498,7 @@ func (h *history) nodeChanges() {
 		return
 	}
 	node := h.nodes[pick(h.t, h.names())]
-	switch pick(h.t, []string{"veto", "remediates", "pause", "attempts", "attempts", "labels", "zone", "control plane", "initialised", "confirmed", "starting", "starting"}) {
+	switch pick(h.t, []string{"veto", "remediates", "assigned", "pause", "attempts", "attempts", "labels", "zone", "control plane", "initialised", "confirmed", "starting", "starting"}) {
 	case "starting":
 		h.toggleStarting(node)
 	case "confirmed":
@@ -506,6 +507,8 @@ func (h *history) nodeChanges() {
 		node.Labels = h.drawLabels()
 	case "veto":
 		node.Vetoes = h.drawVetoes()
+	case "assigned":
+		node.Assigned = h.drawAssigned()
 	case "remediates":
 		h.toggleRemediates(node)
 	case "pause":
@@ -920,6 +923,7 @@ func (h *history) create(name string) *triage.Node {
 		Zone:         pick(h.t, []string{"a", "b", ""}),
 		Labels:       h.drawLabels(),
 		ControlPlane: rare(h.t, 2),
+		Assigned:     h.drawAssigned(),
 		Vetoes:       h.drawVetoes(),
 		Created:      h.now.Truncate(time.Second),
 		Image:        pick(h.t, []string{"", "old", "new"}),
@@ -949,6 +953,16 @@ func (h *history) drawLabels() map[string]string {
 	return labels
 }
 
+// drawAssigned draws the rules that may select a node although they select assigned nodes only.
+func (h *history) drawAssigned() (assigned []triage.RuleID) {
+	for _, id := range h.ids() {
+		if rapid.Bool().Draw(h.t, "") {
+			assigned = append(assigned, id)
+		}
+	}
+	return assigned
+}
+
 func (h *history) drawVetoes() []triage.Veto {
 	switch {
 	case !rare(h.t, 4):
@@ -961,7 +975,7 @@ func (h *history) drawVetoes() []triage.Veto {
 
 // toggleRemediates changes whether a rule terminates the node with a remediation object.
 func (h *history) toggleRemediates(node *triage.Node) {
-	switch ids := slices.SortedFunc(maps.Keys(h.rules), triage.RuleID.Compare); {
+	switch ids := h.ids(); {
 	case len(node.Remediates) > 0:
 		node.Remediates = nil
 	case len(ids) > 0:
@@ -1049,7 +1063,7 @@ func (h *history) drawID() triage.RuleID {
 }
 
 func (h *history) drawRule(id triage.RuleID) triage.Rule {
-	r := triage.Rule{ID: id, Selector: h.drawWho(), When: h.drawWhen(), Hold: h.drawHold(), DryRun: rare(h.t, 8), Precedence: h.drawPrecedence(), Stage: pick(h.t, stages), Window: h.drawWindow()}
+	r := triage.Rule{ID: id, Selector: h.drawWho(), AssignedOnly: rare(h.t, 6), When: h.drawWhen(), Hold: h.drawHold(), DryRun: rare(h.t, 8), Precedence: h.drawPrecedence(), Stage: pick(h.t, stages), Window: h.drawWindow()}
 	if ids := h.ids(); len(ids) > 0 && rare(h.t, 2) {
 		// Two rules compete for the same node at the same time.
 		r.When = h.rules[pick(h.t, ids)].When
@@ -1079,7 +1093,7 @@ func neverOnlyForAny(when triage.When) triage.When {
 }
 
 func (h *history) alterField(r triage.Rule) triage.Rule {
-	switch pick(h.t, []string{"for", "hold", "dry run", "bound", "response", "recovery", "who", "when", "all", "order", "precedence", "window", "urgent", "everything", "nothing"}) {
+	switch pick(h.t, []string{"for", "hold", "dry run", "bound", "response", "recovery", "who", "assigned only", "when", "all", "order", "precedence", "window", "urgent", "everything", "nothing"}) {
 	case "window":
 		r.Window = h.drawWindow()
 	case "urgent":
@@ -1106,6 +1120,8 @@ func (h *history) alterField(r triage.Rule) triage.Rule {
 		h.drawResponse(&r)
 	case "who":
 		r.Selector = h.drawWho()
+	case "assigned only":
+		r.AssignedOnly = !r.AssignedOnly
 	case "when":
 		r.When = h.drawWhen()
 	case "all":
@@ -1276,6 +1292,9 @@ func describe(n triage.Node) string {
 	for _, v := range n.Vetoes {
 		fmt.Fprintf(&b, " veto:%s:%q", v.Action, v.Reason)
 	}
+	for _, id := range n.Assigned {
+		fmt.Fprintf(&b, " assigned:%s", id)
+	}
 	for _, id := range n.Remediates {
 		fmt.Fprintf(&b, " remediated by:%s", id)
 	}
@@ -1309,6 +1328,9 @@ func describeRule(r triage.Rule) string {
 	if r.When.All {
 		b.Reset()
 		fmt.Fprintf(&b, "%s selector[%s] all", r.ID, r.Selector)
+	}
+	if r.AssignedOnly {
+		b.WriteString(" on assigned nodes")
 	}
 	for _, s := range r.When.Signals {
 		fmt.Fprintf(&b, " %s=%s", s.Condition, s.Status)
@@ -1610,7 +1632,7 @@ func TestHistories(t *testing.T) {
 		"called off above the rails", "permissions called off above the rails", "called off for the last node",
 		"departures of treatments that delete, found after a restart", "gates closed by deleted nodes",
 		"gates with a percentage closed by deleted nodes", "storms by deleted nodes", "departures resumed twice", "conditions that return", "correlated failures", "correlated failures that were held long enough", "nodes that failed twice within a window",
-		"given up", "attempts that continue", "given up after an inherited attempt",
+		"given up", "attempts that continue", "given up after an inherited attempt", "findings about assigned nodes", "terminations by remediation objects",
 	})
 	for code := triage.CapFull; code <= triage.Retrying; code++ {
 		wanted = append(wanted, "held: "+code.String())
@@ -1672,6 +1694,13 @@ func (h *history) countPlans(saw map[string]int) {
 			}
 			if old.Code == reason.Code {
 				continue
+			}
+			rule, ladder := h.rules[reason.Rule], h.rules[reason.Rule].Response.Ladder
+			if rule.AssignedOnly && reason.Code != triage.Deselected {
+				saw["findings about assigned nodes"]++
+			}
+			if reason.Action == triage.Remediate && reason.Step <= len(ladder) && ladder[reason.Step-1].Action == triage.Terminate {
+				saw["terminations by remediation objects"]++
 			}
 			switch reason.Code {
 			case triage.Recovered, triage.Deselected, triage.RuleGone:

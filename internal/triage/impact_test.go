@@ -203,6 +203,9 @@ func (h *history) checkImpactBeyond(rule, before triage.Rule) {
 // checkAgainstSetRule compares an impact with the counts of a core after the rule is set
 // under a new name.
 func (h *history) checkAgainstSetRule(rule triage.Rule, got triage.Impact) {
+	if rule.AssignedOnly { // no node is assigned to the new name
+		return
+	}
 	core := h.deciders[3].(*triage.Core)
 	rule.ID.Name, rule.DryRun = "never-met", true // it must not affect the other rules
 	if err := core.SetRule(h.lastTime, rule); err != nil {

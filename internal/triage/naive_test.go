@@ -1933,6 +1933,9 @@ func sameButFor(a, b []triage.Signal) bool {
 }
 
 func selects(rule triage.Rule, node triage.Node) bool {
+	if rule.AssignedOnly && !slices.Contains(node.Assigned, rule.ID) {
+		return false
+	}
 	for _, r := range rule.Selector.Requirements() {
 		value, has := node.Labels[r.Key]
 		listed := has && slices.Contains(r.Values, value)
@@ -2051,6 +2054,7 @@ func later(a, b time.Time) time.Time {
 func cloneNode(n triage.Node) triage.Node {
 	n.Labels = maps.Clone(n.Labels)
 	n.Conditions = slices.Clone(n.Conditions)
+	n.Assigned = slices.Clone(n.Assigned)
 	n.Vetoes = slices.Clone(n.Vetoes)
 	n.Remediates = slices.Clone(n.Remediates)
 	n.Taints = slices.Clone(n.Taints)

@@ -43,6 +43,10 @@ type Node struct {
 	// open.
 	Dedicated bool
 
+	// Assigned are the rules with [Rule.AssignedOnly] that may select the node. The caller decides which
+	// of several policies applies to a node.
+	Assigned []RuleID
+
 	Conditions []Condition
 	// Previous is when the version before this one arrived, zero if there was none. It has effect
 	// only if a condition has changed: the old status was still reported then.

@@ -29,6 +29,7 @@ type node struct {
 	open          bool // ready for work, open to new pods and not in treatment
 
 	labels     []label
+	assigned   []RuleID // as in [Node]
 	conditions []condition
 	unknowns   int // number of Unknown conditions
 	extra      *extraFacts
@@ -143,14 +144,16 @@ func (c *Core) observe(facts *Node) {
 	if found || moved {
 		concerns = everyCondition
 	}
-	relabelled := c.updateLabels(n, facts) || isNew
-	if concerns == 0 && !relabelled {
+	relabelled, reassigned := c.updateLabels(n, facts) || isNew, n.updateAssigned(facts)
+	if concerns == 0 && !relabelled && !reassigned {
 		return
 	}
 	known := n.rules
-	if relabelled {
+	if relabelled || reassigned {
 		concerns = everyCondition
 		known = c.reselect(n)
+	}
+	if relabelled {
 		c.leaveDomains(n)
 		c.enterDomains(n)
 		c.enterFailureDomains(n)

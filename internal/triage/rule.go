@@ -13,11 +13,14 @@ import (
 // ready.
 const ReplacementWait = 15 * time.Minute
 
-// Rule says which response nodes get: the nodes that Selector selects, when When has matched for
+// Rule says which response nodes get: the nodes that it selects, when When has matched for
 // its duration, within Bound.
 type Rule struct {
 	ID       RuleID
 	Selector Selector
+	// AssignedOnly limits the selected nodes to those that name the rule in [Node.Assigned].
+	AssignedOnly bool
+
 	When     When
 	Bound    Bound
 	Response Response

@@ -17,11 +17,13 @@ type compiledRequirement struct {
 	values []symbol
 }
 
-// selectorIndex finds the rules that may select a node. A rule that requires one of some
-// values for a label is indexed by that label. The other rules are tried on every node.
+// selectorIndex finds the rules that may select a node. A rule that selects only assigned nodes is
+// indexed by its ID, and a rule that requires one of some values for a label by that label. The other
+// rules are tried on every node.
 type selectorIndex struct {
-	byLabel map[label][]*rule
-	others  []*rule
+	assignedOnly map[RuleID]*rule
+	byLabel      map[label][]*rule
+	others       []*rule
 }
 
 // indexLabels returns the labels that the rule is indexed by; nil if it is not indexed.
@@ -39,6 +41,10 @@ func (r *rule) indexLabels() []label {
 }
 
 func (x *selectorIndex) add(r *rule) {
+	if r.spec.AssignedOnly {
+		x.assignedOnly[r.spec.ID] = r
+		return
+	}
 	keys := r.indexLabels()
 	if keys == nil {
 		x.others = append(x.others, r)
@@ -49,6 +55,10 @@ func (x *selectorIndex) add(r *rule) {
 }
 
 func (x *selectorIndex) remove(r *rule) {
+	if r.spec.AssignedOnly {
+		delete(x.assignedOnly, r.spec.ID)
+		return
+	}
 	without := func(rules []*rule) []*rule {
 		return slices.DeleteFunc(rules, func(other *rule) bool { return other == r })
 	}
@@ -63,8 +73,11 @@ func (x *selectorIndex) remove(r *rule) {
 	}
 }
 
-// selects says whether the labels of the node meet all requirements of the rule.
+// selects says whether the rule may select the node, and its labels meet all requirements.
 func (r *rule) selects(n *node) bool {
+	if r.spec.AssignedOnly && !slices.Contains(n.assigned, r.spec.ID) {
+		return false
+	}
 	for _, d := range r.requirements {
 		value, present := n.label(d.key)
 		var met bool
@@ -126,6 +139,15 @@ func (c *Core) updateLabels(n *node, facts *Node) (changed bool) {
 	return true
 }
 
+// updateAssigned updates the rules that may select the node, and says whether any changed.
+func (n *node) updateAssigned(facts *Node) (changed bool) {
+	if slices.Equal(n.assigned, facts.Assigned) {
+		return false
+	}
+	n.assigned = slices.Clone(facts.Assigned)
+	return true
+}
+
 // imageOf returns the image of a node; empty if it is not known.
 func (c *Core) imageOf(n *node) string {
 	if n.image == noSymbol {
@@ -143,6 +165,11 @@ func (c *Core) reselect(n *node) (before []*rule) {
 			if r.selects(n) {
 				rules = append(rules, r)
 			}
+		}
+	}
+	for _, id := range n.assigned {
+		if r := c.index.assignedOnly[id]; r != nil && r.selects(n) && !slices.Contains(rules, r) {
+			rules = append(rules, r)
 		}
 	}
 	try(c.index.others)

@@ -10,9 +10,7 @@ type Selector struct {
 	requirements []Requirement
 }
 
-// Requirement is a requirement for the labels of a node. A key with a colon is not a
-// Kubernetes label: the caller adds such keys to [Node.Labels] itself. It allows only In,
-// and its values may be any text.
+// Requirement is a requirement for the labels of a node.
 type Requirement struct {
 	Key    string
 	Op     Operator
@@ -56,9 +54,6 @@ func ParseSelector(s string) (Selector, error) {
 		r, ok := parseRequirement(strings.TrimSpace(term))
 		if !ok {
 			return Selector{}, &FieldError{Value: s, Problem: "cannot read " + quote(term) + "; want terms like pool=gpu, tier!=spot, zone in (a,b), ready or !draining"}
-		}
-		if isCallerKey(r.Key) { // users cannot select by keys of the caller
-			return Selector{}, &FieldError{Value: s, Problem: "key: " + quote(r.Key) + ": not a label key"}
 		}
 		requirements = append(requirements, r)
 		rest = strings.TrimSpace(after)
@@ -156,12 +151,6 @@ func (r Requirement) String() string {
 }
 
 func (r Requirement) validate() error {
-	if isCallerKey(r.Key) {
-		if r.Op != In || len(r.Values) == 0 {
-			return &FieldError{Field: "operator", Value: r.Key, Problem: "want In and at least one value"}
-		}
-		return nil
-	}
 	if !isLabel(r.Key, "._-/") || r.Key == "" {
 		return &FieldError{Field: "key", Value: r.Key, Problem: "not a label key"}
 	}
@@ -197,9 +186,6 @@ func isLabel(s, marks string) bool {
 	}
 	return true
 }
-
-// isCallerKey says whether a key belongs to the caller and is not a label key.
-func isCallerKey(key string) bool { return strings.Contains(key, ":") }
 
 func quote(s string) string { return `"` + s + `"` }
 

@@ -1,7 +1,6 @@
 package repair
 
 import (
-	"maps"
 	"slices"
 	"time"
 
@@ -9,7 +8,6 @@ import (
 
 	"github.com/resourcestack/autohealer/internal/engine"
 	"github.com/resourcestack/autohealer/internal/karpenter"
-	"github.com/resourcestack/autohealer/internal/observe"
 	"github.com/resourcestack/autohealer/internal/ownership"
 	"github.com/resourcestack/autohealer/internal/policykind"
 	"github.com/resourcestack/autohealer/internal/repairblock"
@@ -25,21 +23,15 @@ func (g assignedPolicies) repair() triage.RuleID {
 	return triage.RuleID{Kind: policykind.Repair, Name: g.repairedBy}
 }
 
-// label passes the assignment to the core as labels. Termination rules select by these
-// labels only, so a node has one policy, and a policy counts no node of another.
-func (g assignedPolicies) label(facts *triage.Node) {
-	if g == (assignedPolicies{}) {
-		return
-	}
-	labels := make(map[string]string, len(facts.Labels)+2)
-	maps.Copy(labels, facts.Labels)
+// addTo tells the core which rules are assigned to a node. Termination rules select assigned nodes
+// only, so a node has one policy, and a policy counts no node of another.
+func (g assignedPolicies) addTo(facts *triage.Node) {
 	if g.repairedBy != "" {
-		labels[observe.RepairedBy] = g.repairedBy
+		facts.Assigned = append(facts.Assigned, g.repair())
 	}
 	if g.timedBy != "" {
-		labels[observe.TimedBy] = g.timedBy
+		facts.Assigned = append(facts.Assigned, timeoutRule(g.timedBy))
 	}
-	facts.Labels = labels
 }
 
 // assignPolicies determines the policies of a node, and the policies that another policy

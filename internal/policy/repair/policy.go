@@ -287,7 +287,7 @@ func (r *Policy) NodeChanged(n *engine.Node, before, after *corev1.Node) {
 // AddFacts assigns the node to its policies, and adds what forbids its repair.
 func (r *Policy) AddFacts(now time.Time, n *engine.Node, facts *triage.Node) {
 	r.assignPolicies(n)
-	r.nodeOf(n).assigned.label(facts)
+	r.nodeOf(n).assigned.addTo(facts)
 	r.addVetoes(now, n, facts)
 	if rule := r.nodeOf(n).assigned.repair(); r.remediations.HasObjects(facts.Name, rule) || r.MayRequest(n, rule) {
 		facts.Remediates = append(facts.Remediates, rule)
