@@ -23,7 +23,17 @@ const pageSize = 250
 // that ends, and lists again if the API server no longer has the version.
 func Run(ctx context.Context, kind client.Object, source cache.ListerWatcherWithContext, store cache.ReflectorStore, log *slog.Logger) {
 	logger := logr.FromSlogHandler(log.Handler())
-	list := &cache.ListWatch{ListWithContextFunc: source.ListWithContext, WatchFuncWithContext: source.WatchWithContext}
+	list := &cache.ListWatch{
+		ListWithContextFunc: func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
+			// Without a match the API server lists in pages the objects of exactly this version. If that is
+			// the version from which a watch could not continue, the next watch could not continue either.
+			if options.Limit > 0 && options.ResourceVersion != "" && options.ResourceVersion != "0" && options.ResourceVersionMatch == "" {
+				options.ResourceVersionMatch = metav1.ResourceVersionMatchNotOlderThan
+			}
+			return source.ListWithContext(ctx, options)
+		},
+		WatchFuncWithContext: source.WatchWithContext,
+	}
 	reflector := cache.NewReflectorWithOptions(list, kind, store, cache.ReflectorOptions{Logger: &logger, Backoff: Backoff()})
 	reflector.WatchListPageSize = pageSize
 	reflector.RunWithContext(logr.NewContext(ctx, logger)) // it logs failures through the context
