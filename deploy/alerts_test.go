@@ -1,10 +1,8 @@
 package deploy_test
 
 import (
-	"io/fs"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -13,10 +11,11 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/resourcestack/autohealer/internal/testkit"
+	"github.com/resourcestack/autohealer/internal/triage"
 )
 
-// TestAlerts tests the alerts with the real promtool, and compares them with the metrics of the
-// program and with the page that their links lead to.
+// TestAlerts tests the alerts with the real promtool, and compares them with the page that
+// their links lead to.
 func TestAlerts(t *testing.T) {
 	t.Parallel()
 	for _, args := range [][]string{{"check", "rules", "--lint-fatal", "chart/alerts.yaml"}, {"test", "rules", "alerts_test.yaml"}} {
@@ -25,42 +24,68 @@ func TestAlerts(t *testing.T) {
 	}
 	var rules struct {
 		Groups []struct {
-			Rules []struct {
-				Alert, Expr string
-				Annotations map[string]string
-			}
+			Rules []alert
 		}
 	}
 	testkit.Must(t, yaml.Unmarshal(testkit.Value(os.ReadFile("chart/alerts.yaml")).Must(t), &rules))
 	page := string(testkit.Value(os.ReadFile("../docs/reference/alerts.md")).Must(t))
 	tests := string(testkit.Value(os.ReadFile("alerts_test.yaml")).Must(t))
-	metrics := definedMetrics(t)
+	listed := listedAlerts(t, page)
 	for _, rule := range rules.Groups[0].Rules {
-		testkit.Check(t, strings.Contains(tests, `alertname="`+rule.Alert+`"`), "%s has no test", rule.Alert)
+		testkit.Check(t, strings.Contains(tests, "- alertname: "+rule.Alert+"\n"), "%s has no test", rule.Alert)
 		_, anchor, _ := strings.Cut(rule.Annotations["runbook_url"], "docs/reference/alerts.md#")
 		hasSection := slices.ContainsFunc(strings.Split(page, "\n"), func(line string) bool { return strings.EqualFold(line, "## "+anchor) })
 		testkit.Check(t, hasSection, "%s: docs/reference/alerts.md has no section %q", rule.Alert, anchor)
-		for _, name := range regexp.MustCompile(`autohealer_\w+`).FindAllString(rule.Expr, -1) {
-			testkit.Check(t, metrics[name], "%s uses %s, which no program has", rule.Alert, name)
+		testkit.Same(t, rule.Labels["severity"]+" "+rule.For, listed[rule.Alert], "severity and time of %s, which docs/reference/alerts.md lists", rule.Alert)
+		delete(listed, rule.Alert)
+		if rule.Alert == "AutohealerNodeHeld" {
+			rule.namesEveryWait(t, page)
 		}
 	}
-	testkit.Check(t, len(rules.Groups[0].Rules) == 13, "there are %d alerts", len(rules.Groups[0].Rules))
+	testkit.Check(t, len(listed) == 0, "docs/reference/alerts.md lists alerts that do not exist: %v", listed)
 }
 
-// definedMetrics returns the names of metrics in the source code.
-func definedMetrics(t *testing.T) map[string]bool {
+// alert is a rule of chart/alerts.yaml.
+type alert struct {
+	Alert, Expr, For    string
+	Labels, Annotations map[string]string
+}
+
+// listedAlerts returns the severity and the time of each alert in the table of the page.
+func listedAlerts(t *testing.T, page string) map[string]string {
 	t.Helper()
-	found := map[string]bool{}
-	quoted := regexp.MustCompile(`"(autohealer_\w+)"`)
-	testkit.Must(t, filepath.WalkDir("../internal", func(path string, file fs.DirEntry, err error) error {
-		if err != nil || file.IsDir() || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {
-			return err
+	listed := map[string]string{}
+	for _, row := range regexp.MustCompile(`(?m)^\| (.*Autohealer.*) \| (\w+) \| (\d+) (m|h)[a-z]+`).FindAllStringSubmatch(page, -1) {
+		for _, name := range regexp.MustCompile(`\bAutohealer\w+`).FindAllString(row[1], -1) {
+			listed[name] = row[2] + " " + row[3] + row[4]
 		}
-		text, err := os.ReadFile(path)
-		for _, match := range quoted.FindAllSubmatch(text, -1) {
-			found[string(match[1])] = true
+	}
+	testkit.Check(t, len(listed) >= 12, "the table of docs/reference/alerts.md has %d alerts", len(listed))
+	return listed
+}
+
+// namesEveryWait compares the states of the alert and of its section on the page with the reasons
+// for which a due treatment does not start.
+func (a alert) namesEveryWait(t *testing.T, page string) {
+	t.Helper()
+	// These have an alert of their own (GivenUp), end by themselves, or are the decision of a user.
+	others := []triage.Code{triage.GivenUp, triage.OutsideWindow, triage.OnHold, triage.Retrying}
+	var want []string
+	for code := triage.Code(1); code <= triage.NotSelected; code++ {
+		if code.IsWait() && !slices.Contains(others, code) {
+			want = append(want, code.String())
 		}
-		return err
-	}))
-	return found
+	}
+	slices.Sort(want)
+	states := regexp.MustCompile(`state=~"([\w|]+)"`).FindStringSubmatch(a.Expr)
+	testkit.Require(t, states != nil, "%s selects no states", a.Alert)
+	testkit.Equal(t, "the states of "+a.Alert, want, slices.Sorted(slices.Values(strings.Split(states[1], "|"))))
+	_, section, _ := strings.Cut(page, "\n## "+a.Alert+"\n")
+	section, _, _ = strings.Cut(section, "\n## ")
+	var explained []string
+	for _, row := range regexp.MustCompile("(?m)^\\| (`.*`) \\|").FindAllStringSubmatch(section, -1) {
+		explained = append(explained, strings.Split(strings.Trim(row[1], "`"), "`, `")...)
+	}
+	slices.Sort(explained)
+	testkit.Equal(t, "the states in the table of docs/reference/alerts.md", want, explained)
 }
