@@ -118,6 +118,9 @@ func (r release) checksFirst(t *testing.T) {
 	fails(operatorRuns, "--dry-run=server")
 	fails(operatorRuns)
 	r.kubectl(t, "delete", "deployment", "node-healthcheck-controller-manager")
+	r.kubectl(t, "create", "-f", seedGuardrails)
+	fails("Guardrails cluster exists, and this release has not written it. Set guardrails.create=false to keep it")
+	r.kubectl(t, "delete", "guardrails", "cluster")
 	r.kubectl(t, "create", "clusterrole", account, "--verb=get", "--resource=nodes")
 	fails("Autohealer is already installed in this cluster without Helm")
 	r.kubectl(t, "annotate", "clusterrole", account, "meta.helm.sh/release-name=other", "meta.helm.sh/release-namespace=elsewhere")
@@ -205,6 +208,8 @@ func (r release) upgrades(t *testing.T) {
 	r.showsInArgo(t, "guardrails/cluster", "Suspended")
 	upgrade("--set", "controller.replicas=3")
 	modeIs("status", "Paused")
+	notes := testkit.Value(r.helm(t, "get", "notes", "autohealer", "--namespace", namespace)).Must(t)
+	testkit.Check(t, strings.Contains(notes, "It is paused") && !strings.Contains(notes, "It acts"), "the notes of an upgrade during a pause are\n%s", notes)
 	testkit.Same(t, about(ours), current, "the description in the CRD")
 	testkit.Same(t, about(theirs), "old", "the description in the CRD of another tool")
 	testkit.Same(t, r.kubectl(t, "get", "conditionset", "users", "-o", "jsonpath={.spec.taintKey}"), "example.com/users", "the policy after an upgrade")
@@ -296,7 +301,7 @@ func TestPresets(t *testing.T) {
 	t.Parallel()
 	parts := map[string]string{
 		"containerd": `unix:///run/containerd/containerd.sock`, "the folder of containerd": "path: /run/containerd\n",
-		"CRI-O": `unix:///run/crio/crio.sock`, "the folder of CRI-O": "path: /run/crio\n",
+		"CRI-O": `unix:///run/crio/crio.sock`, "the folder of CRI-O": "path: /run/crio\n", "a reason without containerd": `"reason": "ContainerRuntimeUnhealthy"`,
 		"privileges": "privileged: true\n", "the journal": `"plugin": "journald"`, "GPUs": "/config/gpu-monitor.json",
 		"a fixed user": "runAsUser: 65532\n", "SecurityContextConstraints": "name: system:openshift:scc:privileged\n",
 		"no Fargate": "{key: eks.amazonaws.com/compute-type, operator: NotIn, values: [fargate]}", "quotas": "kind: ResourceQuota\n",
@@ -307,9 +312,9 @@ func TestPresets(t *testing.T) {
 		"preset=baremetal":                  usual,
 		"preset=eks":                        append(slices.Clone(usual), "no Fargate"),
 		"preset=gpu":                        append(slices.Clone(usual), "GPUs"),
-		"preset=openshift":                  {"privileges", "CRI-O", "the folder of CRI-O", "SecurityContextConstraints"},
+		"preset=openshift":                  {"privileges", "CRI-O", "the folder of CRI-O", "a reason without containerd", "SecurityContextConstraints"},
 		"preset=gpu,agent.privileged=false": {"a fixed user", "the journal", "GPUs"},
-		"preset=openshift,openshift=false":  {"a fixed user", "privileges", "CRI-O", "the folder of CRI-O"},
+		"preset=openshift,openshift=false":  {"a fixed user", "privileges", "CRI-O", "the folder of CRI-O", "a reason without containerd"},
 		"agent.runtimeSocket=none":          {"a fixed user", "privileges"},
 		"agent.enabled=false,preset=gpu":    {"a fixed user"},
 		"resourceQuota=true":                append(slices.Clone(usual), "quotas"),

@@ -24,6 +24,13 @@ app.kubernetes.io/part-of: autohealer
 {{- if kindIs "map" $found -}}{{- $found.value -}}{{- end -}}
 {{- end }}
 
+{{/* autohealer.storedGuardrails returns the object of the cluster, or nothing. */}}
+{{- define "autohealer.storedGuardrails" -}}
+{{- if .Capabilities.APIVersions.Has "autohealer.resourcestack.com/v1alpha1/Guardrails" -}}
+{{- lookup "autohealer.resourcestack.com/v1alpha1" "Guardrails" "" "cluster" | toYaml -}}
+{{- end -}}
+{{- end }}
+
 {{/*
 autohealer.binding binds the account of a program to the role of a name. Without a namespace,
 the role and the binding are for the whole cluster.
