@@ -35,7 +35,7 @@ func TestDemoRunsAllSteps(t *testing.T) {
 		"ExampleRemediation worker-0003 is gone", "Normal RemediationRemoved NodeHealthCheck/silent-kubelet worker-0003: deleted",
 		"silent-kubelet Enforce 10 5 0 Enabled 5 of 10 nodes unhealthy, at most 2 allowed: no new remediation starts", "waits: 5 of 10 selected nodes are unhealthy, at most 2 may be",
 		"remediator restarts worker-0004", "remediator restarts worker-0005", "19 steps in",
-		"held by correlatedFailure of Guardrails: 3 of 3 nodes with topology.kubernetes.io/zone=zone-b are unhealthy", "maxUnschedulable (4 of 4) holds 5",
+		"held by correlatedFailure of Guardrails: 3 of 3 nodes with topology.kubernetes.io/zone=zone-b became unhealthy within 5m", "maxUnschedulable (4 of 4) holds 5",
 		"Paused: mode Paused: nothing new starts",
 		"worker-0007 has an agent, which reads", "0 ms kern.log task docker:4711 blocked for more than 120 seconds.",
 		"worker-0007 KernelDeadlock=True", "worker-0007 DockerHung: Node condition KernelDeadlock is now: True", "left worker-0007",

@@ -82,7 +82,7 @@ type failureDomain struct {
 	// each other, one is too many. repeatedFrom has the earlier and repeatedAt the later ones.
 	repeatedFrom, repeatedAt *sortedTimes
 	holds                    bool
-	windowEnd                int64 // the end of a window that shows a common cause
+	together                 int   // most nodes that became unhealthy within a window, while it holds
 	until                    int64 // the end of the hold by LongestHold; 0 if there is none
 	waiting                  queue
 	isChanged                bool
@@ -321,16 +321,13 @@ func (d *failureDomain) findCause(spec *CorrelatedFailure, now int64) bool {
 	if len(d.failed) < needed {
 		return false
 	}
-	if d.holds && spec.LongestHold == 0 && d.failedUntil(d.windowEnd, window) >= needed {
-		return true // the nodes that have shown it are still unhealthy
-	}
 	starts := failureStarts{slices.Concat(d.starts.chunks...), slices.Concat(d.repeatedFrom.chunks...), slices.Concat(d.repeatedAt.chunks...)}
 	for {
-		end, found := starts.findWindow(needed, window)
-		if !found {
+		end, most := starts.findWindow(needed, window)
+		if most < needed {
 			return false
 		}
-		d.windowEnd, d.until = end, 0
+		d.together, d.until = most, 0
 		if spec.LongestHold == 0 {
 			return true
 		}
@@ -339,11 +336,6 @@ func (d *failureDomain) findCause(spec *CorrelatedFailure, now int64) bool {
 		}
 		starts = d.startsAfter(d.until, window)
 	}
-}
-
-// failedUntil counts the nodes that became unhealthy within a window that ends then.
-func (d *failureDomain) failedUntil(end, window int64) int {
-	return d.starts.before(end+1) - d.starts.before(end-window) - d.repeatedAt.before(end+1) + d.repeatedFrom.before(end-window)
 }
 
 // startsAfter returns the starts after a time.
@@ -369,25 +361,28 @@ func (d *failureDomain) startsAfter(at, window int64) (after failureStarts) {
 type failureStarts struct{ starts, repeatedFrom, repeatedAt []int64 }
 
 // findWindow returns the end of the first window in which at least this many nodes became
-// unhealthy.
-func (s failureStarts) findWindow(needed int, window int64) (end int64, found bool) {
+// unhealthy, and the most nodes that did so within any window.
+func (s failureStarts) findWindow(needed int, window int64) (first int64, most int) {
 	before := func(times []int64, from int, at int64) int {
 		for from < len(times) && times[from] < at {
 			from++
 		}
 		return from
 	}
-	first, repeated, over := 0, 0, 0
+	early, repeated, over := 0, 0, 0
 	for last, end := range s.starts {
 		if last+1 < len(s.starts) && s.starts[last+1] == end {
 			continue
 		}
-		first, over = before(s.starts, first, end-window), before(s.repeatedFrom, over, end-window)
-		if repeated = before(s.repeatedAt, repeated, end+1); last+1-first-repeated+over >= needed {
-			return end, true
+		early, over = before(s.starts, early, end-window), before(s.repeatedFrom, over, end-window)
+		repeated = before(s.repeatedAt, repeated, end+1)
+		together := last + 1 - early - repeated + over
+		if most < needed && together >= needed {
+			first = end
 		}
+		most = max(most, together)
 	}
-	return 0, false
+	return first, most
 }
 
 // setHolds begins or ends the hold of a domain.
@@ -422,7 +417,7 @@ func (c *Core) failureOf(n *node) *failureDomain {
 
 // nameFailure adds the numbers of a correlated failure to a reason.
 func (c *Core) nameFailure(reason *Reason, n *node) {
-	d := c.failureOf(n)
-	reason.Have, reason.Of, reason.Limit = len(d.failed), d.nodes, c.rails.spec.CorrelatedFailure.needed(d.nodes)-1
-	reason.Other, reason.Until = c.nameOf(d.label), instant(d.until)
+	d, spec := c.failureOf(n), c.rails.spec.CorrelatedFailure
+	reason.Have, reason.Of, reason.Limit = d.together, d.nodes, spec.needed(d.nodes)-1
+	reason.Other, reason.Within, reason.Until = c.nameOf(d.label), spec.Window, instant(d.until)
 }

@@ -1631,7 +1631,7 @@ func TestHistories(t *testing.T) {
 		"permissions to close", "permissions to close resumed", "permissions to close released", "permissions to close that are tried again later", "edited keys that wait", "places in the pace given back",
 		"called off above the rails", "permissions called off above the rails", "called off for the last node",
 		"departures of treatments that delete, found after a restart", "gates closed by deleted nodes",
-		"gates with a percentage closed by deleted nodes", "storms by deleted nodes", "departures resumed twice", "conditions that return", "correlated failures", "correlated failures that were held long enough", "nodes that failed twice within a window",
+		"gates with a percentage closed by deleted nodes", "storms by deleted nodes", "departures resumed twice", "conditions that return", "correlated failures", "correlated failures beside older ones", "correlated failures that were held long enough", "nodes that failed twice within a window",
 		"given up", "attempts that continue", "given up after an inherited attempt", "findings about assigned nodes", "terminations by remediation objects",
 	})
 	for code := triage.CapFull; code <= triage.Retrying; code++ {

@@ -452,7 +452,7 @@ func (t *naiveCore) correlatedFailure(p *nodeState) (triage.Reason, bool) {
 		if !has {
 			continue
 		}
-		r := triage.Reason{Code: triage.CorrelatedFailed, Other: key + "=" + value}
+		r := triage.Reason{Code: triage.CorrelatedFailed, Other: key + "=" + value, Within: spec.Window}
 		var ends []time.Time
 		var failures [][]time.Time // by node
 		for _, other := range t.nodes {
@@ -465,10 +465,10 @@ func (t *naiveCore) correlatedFailure(p *nodeState) (triage.Reason, bool) {
 			}
 		}
 		slices.SortFunc(ends, time.Time.Compare)
-		r.Have, r.Limit = len(failures), max(allows(&spec.Threshold, r.Of), spec.MinNodes-1)
+		r.Limit = max(allows(&spec.Threshold, r.Of), spec.MinNodes-1)
 		var ignored time.Time // failures until then
-		for _, end := range ends {
-			together, repeated := 0, 0
+		// together counts the nodes that became unhealthy within a window that ends then.
+		together := func(end time.Time) (nodes int) {
 			for _, since := range failures {
 				within := 0
 				for _, at := range since {
@@ -477,23 +477,29 @@ func (t *naiveCore) correlatedFailure(p *nodeState) (triage.Reason, bool) {
 					}
 				}
 				if within > 0 {
-					together++
+					nodes++
 				}
 				if within > 1 {
-					repeated++
+					t.saw["nodes that failed twice within a window"]++
 				}
 			}
-			if repeated > 0 {
-				t.saw["nodes that failed twice within a window"]++
-			}
-			if !end.After(ignored) || together <= r.Limit {
+			return nodes
+		}
+		for _, end := range ends {
+			if !end.After(ignored) || together(end) <= r.Limit {
 				continue
 			}
-			if spec.LongestHold == 0 {
-				t.saw["correlated failures"]++
-				return r, true
+			if spec.LongestHold > 0 {
+				r.Until = end.Add(spec.LongestHold)
 			}
-			if r.Until = end.Add(spec.LongestHold); r.Until.After(t.now) {
+			if spec.LongestHold == 0 || r.Until.After(t.now) {
+				for _, end := range ends {
+					r.Have = max(r.Have, together(end))
+				}
+				if r.Have < len(failures) {
+					t.saw["correlated failures beside older ones"]++
+				}
+				t.saw["correlated failures"]++
 				return r, true
 			}
 			ignored = r.Until

@@ -84,7 +84,7 @@ func (c *Core) RailUse() RailUse {
 	}
 	for _, d := range s.failures.domains {
 		if d.holds {
-			add(RailCount{Rail: CorrelatedFailed, Domain: c.nameOf(d.label), Limit: s.spec.CorrelatedFailure.needed(d.nodes) - 1, Used: len(d.failed)}, &d.waiting)
+			add(RailCount{Rail: CorrelatedFailed, Domain: c.nameOf(d.label), Limit: s.spec.CorrelatedFailure.needed(d.nodes) - 1, Used: d.together}, &d.waiting)
 		}
 	}
 	slices.SortStableFunc(use.Rails, func(a, b RailCount) int { return cmp.Or(cmp.Compare(a.Domain, b.Domain), cmp.Compare(a.Rail, b.Rail)) })

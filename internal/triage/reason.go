@@ -150,6 +150,8 @@ type Reason struct {
 	Other string
 	// Have, Limit and Of are the counted nodes, the allowed nodes and the total.
 	Have, Limit, Of int
+	// Within is the time in which Have nodes became unhealthy, with CorrelatedFailed.
+	Within time.Duration
 	// Pool is the pool that shares the cap; empty for none.
 	Pool string
 	// Recovering is how many of Have are healthy and still in treatment.
@@ -385,11 +387,12 @@ func (r Reason) railText() string {
 			r.Have, r.Other, r.Limit, stamp(r.Until))
 	}
 	if r.Code == CorrelatedFailed {
-		sentence := fmt.Sprintf("held by correlatedFailure of Guardrails: %d of %d nodes with %s are unhealthy, and probably by a common cause; continues when at most %d are", r.Have, r.Of, r.Other, r.Limit)
-		if r.Until.IsZero() {
-			return sentence
+		sentence := fmt.Sprintf("held by correlatedFailure of Guardrails: %d of %d nodes with %s became unhealthy within %s, probably by a common cause; continues when at most %d of them are unhealthy, ",
+			r.Have, r.Of, r.Other, shortDuration(r.Within), r.Limit)
+		if !r.Until.IsZero() {
+			sentence += "at " + stamp(r.Until) + ", "
 		}
-		return sentence + ", or at " + stamp(r.Until)
+		return sentence + "or when a user sets the annotation autohealer.resourcestack.com/release-hold of Guardrails"
 	}
 	rail, nodes := "maxInTreatment", "nodes"
 	switch r.Code {
@@ -485,6 +488,18 @@ func (r Reason) removalText() string {
 		return "the taint is removed"
 	}
 	return "the treatment ends"
+}
+
+// shortDuration formats a duration without trailing zero units: 5m, not 5m0s.
+func shortDuration(d time.Duration) string {
+	s := d.String()
+	if short, ok := strings.CutSuffix(s, "m0s"); ok {
+		s = short + "m"
+	}
+	if short, ok := strings.CutSuffix(s, "h0m"); ok {
+		s = short + "h"
+	}
+	return s
 }
 
 func stamp(t time.Time) string { return t.UTC().Format(time.RFC3339) }
