@@ -75,7 +75,7 @@ func (l *Engine) noteProtection(now time.Time, r *TaskResult) {
 // addProtection adds a veto for a node that a pod protects. A treatment that has begun continues.
 func (l *Engine) addProtection(state *Node, facts *triage.Node) {
 	if p := l.protected[state.Object.Name]; p != nil && p.uid == state.Object.UID && len(facts.Treatments) == 0 && l.respectsPods() {
-		facts.Vetoes = append(facts.Vetoes, triage.Veto{Reason: p.reason})
+		facts.Vetoes = append(facts.Vetoes, triage.Veto{Reason: p.reason, Respected: true})
 	}
 }
 

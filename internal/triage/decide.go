@@ -226,6 +226,10 @@ func (c *Core) decide() {
 		case OutsideWindow:
 			ep.rule.window.waiting.push(at, &ep.waiting)
 			c.wake(ep.node) // its reason has changed
+		case Vetoed:
+			if ep.veto().Respected {
+				c.rails.respected.push(at, &ep.waiting)
+			}
 		case GivenUp:
 			c.giveUp(ep, at)
 		case ControlPlaneBusy:

@@ -41,6 +41,7 @@ type decider interface {
 	ResumeStarts(now time.Time, starts []triage.Start)
 	NoteSent(node string, id triage.RuleID)
 	Starts() []triage.Start
+	RailUse() triage.RailUse
 }
 
 // call is a call to the deciders, and the nodes that it concerns.
@@ -968,9 +969,9 @@ func (h *history) drawVetoes() []triage.Veto {
 	case !rare(h.t, 4):
 		return nil
 	case rare(h.t, 3):
-		return []triage.Veto{{Action: triage.Terminate, Reason: "not to be terminated"}, {Reason: "maintenance"}}
+		return []triage.Veto{{Action: triage.Terminate, Reason: "not to be terminated"}, {Reason: "maintenance", Respected: true}}
 	}
-	return []triage.Veto{{Action: pick(h.t, []triage.Action{0, triage.Remediate, triage.Reboot}), Reason: "hands off"}}
+	return []triage.Veto{{Action: pick(h.t, []triage.Action{0, triage.Remediate, triage.Reboot}), Reason: "hands off", Respected: rare(h.t, 2)}}
 }
 
 // toggleRemediates changes whether a rule terminates the node with a remediation object.
@@ -1290,7 +1291,7 @@ func describe(n triage.Node) string {
 		fmt.Fprintf(&b, " paused until %s", at(n.HoldUntil))
 	}
 	for _, v := range n.Vetoes {
-		fmt.Fprintf(&b, " veto:%s:%q", v.Action, v.Reason)
+		fmt.Fprintf(&b, " veto:%s:%q:%t", v.Action, v.Reason, v.Respected)
 	}
 	for _, id := range n.Assigned {
 		fmt.Fprintf(&b, " assigned:%s", id)
@@ -1482,10 +1483,24 @@ func (h *history) checkSame(other decider, twin string) {
 		h.log("starts (-%s +core):\n%s", twin, diff(got, want))
 		h.fail("the starts differ")
 	}
+	if got, want := respected(h.core()), respected(other); got != want {
+		h.log("%d nodes wait for the work of others, %s: %d", got, twin, want)
+		h.fail("the nodes that wait for the work of others differ")
+	}
 	if got, want := h.grants(h.core()), h.grants(other); !slices.Equal(got, want) {
 		h.log("grants (-%s +core):\n%s", twin, diff(got, want))
 		h.fail("the grants differ")
 	}
+}
+
+// respected is the number of nodes that wait for the work of others.
+func respected(d decider) int {
+	for _, rail := range d.RailUse().Rails {
+		if rail.Rail == triage.Vetoed {
+			return rail.Held
+		}
+	}
+	return 0
 }
 
 // grants lists the grants of a decider. It ignores the step of a removed rule.
@@ -1631,7 +1646,7 @@ func TestHistories(t *testing.T) {
 		"permissions to close", "permissions to close resumed", "permissions to close released", "permissions to close that are tried again later", "edited keys that wait", "places in the pace given back",
 		"called off above the rails", "permissions called off above the rails", "called off for the last node",
 		"departures of treatments that delete, found after a restart", "gates closed by deleted nodes",
-		"gates with a percentage closed by deleted nodes", "storms by deleted nodes", "departures resumed twice", "conditions that return", "correlated failures", "correlated failures beside older ones", "correlated failures that were held long enough", "nodes that failed twice within a window",
+		"gates with a percentage closed by deleted nodes", "storms by deleted nodes", "departures resumed twice", "conditions that return", "work of others", "correlated failures", "correlated failures beside older ones", "correlated failures that were held long enough", "nodes that failed twice within a window",
 		"given up", "attempts that continue", "given up after an inherited attempt", "findings about assigned nodes", "terminations by remediation objects",
 	})
 	for code := triage.CapFull; code <= triage.Retrying; code++ {

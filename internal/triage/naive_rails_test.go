@@ -63,6 +63,30 @@ func (t *naiveCore) NoteSent(node string, id triage.RuleID) {
 	}
 }
 
+// RailUse counts only the nodes that wait for the work of others.
+func (t *naiveCore) RailUse() triage.RailUse {
+	respected := 0
+	for _, p := range t.nodes {
+		isHeld := func(rule triage.Rule) bool {
+			c := p.ruleState(rule.ID)
+			if !t.loaded || rule.DryRun || len(rule.Response.Ladder) == 0 || c.active || !c.unhealthy || t.verdict(p, rule) != holds {
+				return false
+			}
+			if eligible, _ := t.eligible(p, rule); later(eligible, c.notBefore).After(t.now) {
+				return false
+			}
+			reason, _ := t.obstacle(p, rule)
+			veto, _ := vetoOf(p.facts, rule, c.step)
+			return reason.Code == triage.Vetoed && veto.Respected
+		}
+		if slices.ContainsFunc(slices.Collect(maps.Values(t.rules)), isHeld) {
+			respected++
+			t.saw["work of others"]++
+		}
+	}
+	return triage.RailUse{Rails: []triage.RailCount{{Rail: triage.Vetoed, Held: respected}}}
+}
+
 // dropStarts forgets treatments that the pace no longer counts.
 func (t *naiveCore) dropStarts() {
 	t.starts = slices.DeleteFunc(t.starts, func(s triage.Start) bool { return t.rails.Pace == nil || !t.startEnd(s).After(t.now) })

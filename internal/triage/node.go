@@ -151,6 +151,9 @@ type Treatment struct {
 type Veto struct {
 	Action Action // that it forbids; zero means all
 	Reason string
+	// Respected says that it is the work of others that the Guardrails respect. [RailUse] counts
+	// the nodes that wait for it.
+	Respected bool
 }
 
 // Memory is the start of a clock that cannot be derived from the conditions of the node. It

@@ -121,6 +121,7 @@ type railState struct {
 	waitingForRoom, waitingForLast, waitingForPace queue
 	waitingToClose, waitingToKeepClosed            queue // for nodes that are open, and that others have closed
 	givenUp                                        queue // because of Rails.MaxAttempts
+	respected                                      queue // because of a veto that is Respected
 
 	attempted map[*node]bool // nodes with attempts
 

@@ -17,7 +17,7 @@ type RailTotals struct {
 // RailUse is the use of the rails.
 type RailUse struct {
 	RailTotals
-	Held    int // nodes with a response that another rail than MaxAttempts holds
+	Held    int // nodes with a response that another rail than MaxAttempts holds, or a veto that is Respected
 	GivenUp int // nodes that have had all of their attempts
 	Rails   []RailCount
 	Next    time.Time // when a count of Paced or GivenUp changes by time alone; zero for never
@@ -28,9 +28,12 @@ type RailCount struct {
 	Rail   Code
 	Domain string // of MaxInTopology and CorrelatedFailure, for example zone=a
 	// Limit and Used are nodes; those of Paced are treatments, and those of GivenUp attempts of
-	// the node that has most. LastNode and OnHold have no limit.
+	// the node that has most.
 	Limit, Used, Held int
 }
+
+// HasLimit says whether Limit and Used have a meaning.
+func (r RailCount) HasLimit() bool { return r.Rail != OnHold && r.Rail != LastNode && r.Rail != Vetoed }
 
 // RailTotals returns the numbers of the whole cluster at small cost. If they change, so does RailUse.
 // In other respects RailUse changes only with the plan of a node, or at its Next.
@@ -40,7 +43,8 @@ func (c *Core) RailTotals() RailTotals {
 }
 
 // RailUse returns the use of all rails that have a limit, of LastNode, and of [Rails.Hold]. Of the domains of a
-// label it returns those with nodes in treatment or held, and those with a correlated failure.
+// label it returns those with nodes in treatment or held, and those with a correlated failure. Vetoed
+// is the nodes with a [Veto] that is Respected, if there are any.
 func (c *Core) RailUse() RailUse {
 	s := &c.rails
 	use := RailUse{RailTotals: c.RailTotals(), Next: instant(c.nextRailCount())}
@@ -76,6 +80,9 @@ func (c *Core) RailUse() RailUse {
 	}
 	if s.spec.KeepLast {
 		add(RailCount{Rail: LastNode}, &s.waitingForLast)
+	}
+	if s.respected.len() > 0 {
+		add(RailCount{Rail: Vetoed}, &s.respected)
 	}
 	for _, d := range s.topology.domains {
 		if !s.topology.isIgnored(d.key) && (d.treated > 0 || d.waiting.len() > 0) {

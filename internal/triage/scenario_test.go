@@ -118,6 +118,7 @@ var commands = map[string]func(*scenario, *command){
 	"loaded":        (*scenario).loaded,
 	"explain":       (*scenario).explain,
 	"population":    (*scenario).population,
+	"rails":         (*scenario).railUse,
 }
 
 func (s *scenario) run(t *testing.T, d *datadriven.TestData) string {
@@ -592,7 +593,7 @@ func (s *scenario) becomes(c *command) {
 
 func (s *scenario) veto(c *command) {
 	names := c.nodes()
-	veto := triage.Veto{Reason: c.value("reason")}
+	veto := triage.Veto{Reason: c.value("reason"), Respected: c.flag("respected")}
 	if name := c.value("action"); name != "" {
 		for veto.Action = triage.Remediate; veto.Action.String() != name; veto.Action++ {
 			if veto.Action == triage.Terminate {
@@ -942,6 +943,22 @@ func (s *scenario) population(c *command) {
 		if zone != "" {
 			fmt.Fprintf(&s.out, "         zone %s: %s\n", zone, counts(p.Zones[zone]))
 		}
+	}
+}
+
+func (s *scenario) railUse(c *command) {
+	c.end()
+	use := s.core.RailUse()
+	s.printf("%d held, %d given up", use.Held, use.GivenUp)
+	for _, rail := range use.Rails {
+		line := rail.Rail.String()
+		if rail.Domain != "" {
+			line += " " + rail.Domain
+		}
+		if rail.HasLimit() {
+			line += fmt.Sprintf(" (%d of %d)", rail.Used, rail.Limit)
+		}
+		fmt.Fprintf(&s.out, "         %s holds %d\n", line, rail.Held)
 	}
 }
 

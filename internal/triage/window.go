@@ -78,7 +78,7 @@ func (c *Core) retryShared(r *rule) {
 			}
 		}
 	}
-	for _, q := range []*queue{&c.escalating, &c.controlPlane.waiting, &s.waitingForRoom, &s.waitingForLast, &s.waitingForPace, &s.waitingToClose, &s.waitingToKeepClosed} {
+	for _, q := range []*queue{&c.escalating, &c.controlPlane.waiting, &s.waitingForRoom, &s.waitingForLast, &s.waitingForPace, &s.waitingToClose, &s.waitingToKeepClosed, &s.respected} {
 		retry(q)
 	}
 	for _, d := range s.topology.domains {

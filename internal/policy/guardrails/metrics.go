@@ -40,7 +40,7 @@ func (m *Metrics) set(use triage.RailUse) {
 		m.shown[series{name, rail.Domain}] = true
 		delete(stale, series{name, rail.Domain})
 		m.held.WithLabelValues(name, rail.Domain).Set(float64(rail.Held))
-		if rail.Rail == triage.LastNode || rail.Rail == triage.OnHold {
+		if !rail.HasLimit() {
 			continue
 		}
 		m.limit.WithLabelValues(name, rail.Domain).Set(float64(rail.Limit))

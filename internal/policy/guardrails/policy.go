@@ -137,7 +137,7 @@ func (p *Policy) AddVetoes(_ time.Time, n *engine.Node, facts *triage.Node) {
 		return
 	}
 	for _, reason := range observe.WorkOfOthers(n.Object, *respect, len(facts.Treatments) > 0) {
-		facts.Vetoes = append(facts.Vetoes, triage.Veto{Reason: reason})
+		facts.Vetoes = append(facts.Vetoes, triage.Veto{Reason: reason, Respected: true})
 	}
 }
 

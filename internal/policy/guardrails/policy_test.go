@@ -29,7 +29,9 @@ import (
 func TestGuardrailsRespectTheWorkOfOthers(t *testing.T) {
 	enginetest.Run(t, func(f *enginetest.Fixture) {
 		inbox := enginetest.Empty(t, &v1alpha1.Guardrails{})
-		f.AddPolicies(New(f, inbox, dialect.Rails{}, NewMetrics()))
+		metrics := NewMetrics()
+		p := New(f, inbox, dialect.Rails{}, metrics)
+		f.AddPolicies(p)
 		when := triage.When{Signals: []triage.Signal{{Condition: "Broken", Status: triage.True}}}
 		for _, kind := range []triage.Kind{policykind.NodeHealthCheck, policykind.Repair, policykind.ReadyTimeout} {
 			testkit.Must(t, f.Core().SetRule(time.Now(), triage.Rule{ID: triage.RuleID{Kind: kind, Name: "a"}, Stage: policykind.StageRemediate, When: when, Response: triage.Response{Ladder: []triage.Step{{Action: triage.Remediate}}}}))
@@ -60,6 +62,9 @@ func TestGuardrailsRespectTheWorkOfOthers(t *testing.T) {
 			}
 		}
 		testkit.Check(t, vetoed == 3 && plan.Treatment == nil && len(plan.Taints) == 1, "with respect for cordons the plan is %+v", plan)
+		p.WriteStatuses(t.Context(), time.Now())
+		testkit.Same(t, enginetest.Value(t, metrics, "autohealer_guardrail_held", "respect"), 1, "held nodes")
+		testkit.Contains(t, p.statusOf(f.Core().RailUse()).Conditions[1].Message, "respect holds 1", "the message of Ready")
 
 		// The node does not change: the change of the guardrails is sufficient.
 		guardrails(2, false)

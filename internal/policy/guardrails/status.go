@@ -27,7 +27,7 @@ const statusDelay = 2 * time.Second
 var railNames = map[triage.Code]string{
 	triage.MaxInTreatment: "maxInTreatment", triage.MaxUnschedulable: "maxUnschedulable", triage.MaxInTopology: "topology", triage.Paced: "pace",
 	triage.OnHold: "mode", triage.LastNode: "lastNode", triage.CorrelatedFailed: "correlatedFailure",
-	triage.GivenUp: "maxAttempts",
+	triage.GivenUp: "maxAttempts", triage.Vetoed: "respect",
 }
 
 // WriteStatuses updates the status and the metrics.
@@ -95,7 +95,7 @@ func (p *Policy) sentence(use triage.RailUse) string {
 		if rail.Domain != "" {
 			name += " " + rail.Domain
 		}
-		if rail.Rail != triage.LastNode {
+		if rail.HasLimit() {
 			name += fmt.Sprintf(" (%d of %d)", rail.Used, rail.Limit)
 		}
 		verb := "holds"

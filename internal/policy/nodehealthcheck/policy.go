@@ -165,14 +165,15 @@ func (h *Policy) AddVetoes(now time.Time, n *engine.Node, facts *triage.Node) {
 	if h.deferring {
 		return
 	}
-	veto := func(message string) {
-		facts.Vetoes = append(facts.Vetoes, triage.Veto{Action: triage.Remediate, Reason: message})
+	veto := func(message string, isRespected bool) {
+		facts.Vetoes = append(facts.Vetoes, triage.Veto{Action: triage.Remediate, Reason: message, Respected: isRespected})
 	}
 	if message := h.remediations.ControlPlaneProblem(); message != "" && facts.ControlPlane {
-		veto(message)
+		veto(message, false)
 	}
 	if message := h.remediations.ForeignLease(now, n.Object.Name); message != "" {
-		veto(message)
+		respect := h.host.Respect()
+		veto(message, respect != nil && respect.Maintenance)
 	}
 }
 

@@ -171,10 +171,11 @@ func (r *Policy) addVetoes(now time.Time, n *engine.Node, facts *triage.Node) {
 	if known.assigned == (assignedPolicies{}) && !r.machines.HasMachines() {
 		return
 	}
-	veto := func(message string) {
+	add := func(message string, isRespected bool) {
 		known.veto = message
-		facts.Vetoes = append(facts.Vetoes, triage.Veto{Action: triage.Terminate, Reason: message})
+		facts.Vetoes = append(facts.Vetoes, triage.Veto{Action: triage.Terminate, Reason: message, Respected: isRespected})
 	}
+	veto := func(message string) { add(message, false) }
 	if by, is := karpenter.DoNotRepair(n.Object.Annotations); is {
 		veto("the node is annotated " + by)
 	}
@@ -188,7 +189,7 @@ func (r *Policy) addVetoes(now time.Time, n *engine.Node, facts *triage.Node) {
 	// A remediation takes the Lease, so it always waits for the Lease.
 	respect := r.host.Respect()
 	if message := r.remediations.ForeignLease(now, n.Object.Name); message != "" && (respect == nil || respect.Maintenance || m == nil) {
-		veto(message)
+		add(message, respect != nil && respect.Maintenance)
 	}
 	followed := r.followed[known.assigned.repair()]
 	known.isStandalone = r.isStandalone(m, followed) && m.Mark() == nil

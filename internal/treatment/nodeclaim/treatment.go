@@ -308,7 +308,7 @@ func (nc *Treatment) AddFacts(now time.Time, state *engine.Node, facts *triage.N
 func (nc *Treatment) addDisruptionVeto(facts *triage.Node, message string) {
 	veto := triage.Veto{Action: triage.Terminate, Reason: message}
 	if respect := nc.host.Respect(); respect == nil || respect.DeletingMachines {
-		veto.Action = 0
+		veto.Action, veto.Respected = 0, respect != nil
 	}
 	facts.Vetoes = append(facts.Vetoes, veto)
 }

@@ -147,7 +147,7 @@ func TestAnEditInterruptsNoRemediation(t *testing.T) {
 		t.Helper()
 		ready := meta.FindStatusCondition(w.status().Conditions, remediationv1alpha1.Ready)
 		testkit.Same(t, ready.Status, metav1.ConditionTrue, "Ready")
-		testkit.Same(t, w.Told(treat.NotAccepted)-w.Told(treat.Accepted), 0, "unfinished Events")
+		testkit.Same(t, w.CountEvents(treat.NotAccepted)-w.CountEvents(treat.Accepted), 0, "unfinished Events")
 	}
 	for name, of := range map[string]struct {
 		edit  func(*remediationv1alpha1.NodeHealthCheck)
@@ -167,7 +167,7 @@ func TestAnEditInterruptsNoRemediation(t *testing.T) {
 				w.node("b", corev1.ConditionTrue) // by the accepted version
 				b := w.made("b", "quick")
 				w.runs(w.WantTask("b", CreateRemediation), "b", treat.Made, w.makes(b))
-				testkit.Same(t, w.Told(treat.NotAccepted), 1, "Events")
+				testkit.Same(t, w.CountEvents(treat.NotAccepted), 1, "Events")
 				w.loses(b)
 				w.node("b", corev1.ConditionFalse)
 				isHeld(t, w, of.field)
@@ -175,7 +175,7 @@ func TestAnEditInterruptsNoRemediation(t *testing.T) {
 				w.runs(w.WantTask("a", DeleteRemediation), "a", treat.Made)
 				w.loses(object)
 				inForce(t, w)
-				testkit.Same(t, w.Told(treat.Disabled), 0, "Events about missing templates")
+				testkit.Same(t, w.CountEvents(treat.Disabled), 0, "Events about missing templates")
 			})
 			withHealthCheck(t, func(w *healthCheckFixture) { // under the next leader
 				object := w.treats("a")
