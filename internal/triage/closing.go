@@ -9,9 +9,12 @@ import "slices"
 
 // closes says whether the rule of an episode closes the node to new pods. A foreign taint does
 // so already, unless the rule places NoSchedule instead of it.
-func (ep *episode) closes() bool {
+func (ep *episode) closes() bool { return !ep.rule.spec.DryRun && ep.wouldClose() }
+
+// wouldClose is closes for a rule that may be on dry run.
+func (ep *episode) wouldClose() bool {
 	r := ep.rule
-	return !r.gone && !r.treats && !r.spec.DryRun && r.spec.Response.Taint.Effect >= NoSchedule && (!r.hasForeign(ep.node) || ep.excludesNoExecute())
+	return !r.gone && !r.treats && r.spec.Response.Taint.Effect >= NoSchedule && (!r.hasForeign(ep.node) || ep.excludesNoExecute())
 }
 
 // setMayClose gives the node the permission to be closed by taints, or takes it away.

@@ -283,11 +283,17 @@ func (r *rule) hasRoom() bool {
 
 // obstacle returns what prevents an eligible episode from getting a slot; 0 for nothing.
 func (c *Core) obstacle(ep *episode) Code {
-	r, n := ep.rule, ep.node
-	treats := r.treats
 	if code := c.onHold(ep); code != 0 {
 		return code
 	}
+	return c.limit(ep)
+}
+
+// limit returns what prevents an eligible episode from getting a slot if nothing is on hold; 0 for
+// nothing.
+func (c *Core) limit(ep *episode) Code {
+	r, n := ep.rule, ep.node
+	treats := r.treats
 	switch {
 	case treats && c.isOutsideWindow(ep, 0):
 		return OutsideWindow

@@ -327,10 +327,15 @@
 //
 // A rule on dry run is evaluated and counted like any other rule, and decides nothing. It
 // takes no slot, wants no taint and no treatment, supersedes no rule and delays no rule.
-// For a node on which it is matched and eligible it reports what it would begin, without
-// regard to bounds and vetoes. Its existing and its decided responses are removed, even
-// while the rule is unclear and even if the rule is also on hold. They keep their slots
-// until they are gone, so that no bound is exceeded when the dry run ends.
+// Its existing and its decided responses are removed, even while the rule is unclear and even
+// if the rule is also on hold. They keep their slots until they are gone, so that no bound is
+// exceeded when the dry run ends.
+//
+// For a node on which it is matched and eligible it reports what it would begin, and what
+// would prevent that now ([Reason.Besides]). A rule whose stage is on hold ([Rails.Hold])
+// reports the same. Both look at this node and rule alone: they do not say that a stronger
+// taint would replace theirs. The next call may change what would prevent it, and does not
+// wake the node for that.
 //
 // # Impact
 //

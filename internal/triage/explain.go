@@ -346,6 +346,9 @@ func (c *Core) nameObstacle(reason *Reason, ep *episode, code Code) {
 		reason.Until = instant(ep.eligible)
 	case OnHold:
 		reason.Other = c.hold(r)
+		if isDecided := r.treats && ep.active; r.spec.Hold == "" && !r.spec.DryRun && !isDecided {
+			c.nameWould(reason, ep)
+		}
 	case NodePaused:
 		reason.Other, reason.Until = ep.node.extra.hold, instant(ep.node.extra.holdUntil)
 	case OutsideWindow:
@@ -419,7 +422,7 @@ func (c *Core) explainDryRun(p *Plan, ep *episode) Reason {
 	switch {
 	case ep.verdict == holds && ep.eligible <= c.now:
 		reason.Code = DryRun
-		c.nameResponse(&reason, ep)
+		c.nameWould(&reason, ep)
 	case stays:
 		reason.Code = DryRun
 		if ep.verdict == holds {
@@ -435,6 +438,40 @@ func (c *Core) explainDryRun(p *Plan, ep *episode) Reason {
 		p.Release = append(p.Release, reason)
 	}
 	return reason
+}
+
+// nameWould adds to a reason what a due episode would begin without the hold of its stage, or
+// without its dry run, and what would prevent that.
+func (c *Core) nameWould(reason *Reason, ep *episode) {
+	c.nameResponse(reason, ep)
+	if !c.loaded || ep.active || ep.present {
+		return
+	}
+	held := c.reasonOf(ep)
+	code := c.onHold(ep)
+	if code == OnHold && !ep.rule.spec.DryRun { // a pause of the node is next
+		if code = 0; c.isPaused(ep.node) {
+			code = NodePaused
+		}
+	}
+	if code == 0 && !ep.node.mayClose && ep.wouldClose() {
+		code = c.closingRail(ep.node)
+	}
+	if code == 0 && (ep.rule.treats || reason.Effect == NoExecute) {
+		switch code = c.limit(ep); {
+		case code == Tainted:
+			reason.Besides = alreadyTainted
+			return
+		case code != 0 && !ep.rule.treats:
+			c.whyFellBack(&held, ep)
+			reason.Effect, reason.Besides = NoSchedule, "not NoExecute: "+held.notNoExecuteText()
+			return
+		}
+	}
+	if code != 0 {
+		c.nameObstacle(&held, ep, code)
+		reason.Besides = held.waitText()
+	}
 }
 
 // nameResponse names the first response of the rule, without regard to bounds.
@@ -457,6 +494,7 @@ const (
 	couldNotBePlaced     = "it could not be placed"
 	couldNotBegin        = "it could not be carried out"
 	outsideWindow        = "outside the window "
+	alreadyTainted       = "the node already has this taint, which Autohealer cannot prove to be its own"
 )
 
 // wantedEffect returns the effect of the taint that an episode wants on its node, without
@@ -556,7 +594,8 @@ func (c *Core) explainTaint(p *Plan, ep *episode, strongest Effect, by RuleID) R
 		}
 		return reason
 	}
-	reason.Code, reason.Key, reason.Effect = Tainted, c.wantedKey(ep), effect
+	key := c.wantedKey(ep)
+	reason.Code, reason.Key, reason.Effect = Tainted, key, effect
 	if effect == NoExecute && !ep.active { // only a foreign taint leads here
 		reason.Foreign = 1
 		return reason
@@ -566,7 +605,8 @@ func (c *Core) explainTaint(p *Plan, ep *episode, strongest Effect, by RuleID) R
 	}
 	mayBegin, isDue := c.mayBegin(ep), ep.verdict == holds && ep.eligible <= c.now
 	switch {
-	case mayBegin && ep.closes() && !ep.node.mayClose, isDue && !mayBegin && reason.Key != taint.Key: // the taint on the node stays
+	case mayBegin && ep.closes() && !ep.node.mayClose, isDue && !mayBegin && key != taint.Key: // the taint on the node stays
+		reason.Key, reason.Effect = "", 0
 		c.whyNotClosed(&reason, ep)
 	// An excluded control-plane node gets NoSchedule at most, whether or not the taint may
 	// begin.
@@ -580,7 +620,7 @@ func (c *Core) explainTaint(p *Plan, ep *episode, strongest Effect, by RuleID) R
 		}
 		p.Release = append(p.Release, cancelled)
 	}
-	p.Taints = append(p.Taints, PlannedTaint{Taint{Rule: ep.rule.spec.ID, Key: reason.Key, Effect: effect}, reason})
+	p.Taints = append(p.Taints, PlannedTaint{Taint{Rule: ep.rule.spec.ID, Key: key, Effect: effect}, reason})
 	return reason
 }
 

@@ -76,7 +76,7 @@ func (t *naiveCore) RailUse() triage.RailUse {
 				return false
 			}
 			reason, _ := t.obstacle(p, rule)
-			veto, _ := vetoOf(p.facts, rule, c.step)
+			veto, _ := vetoOf(p.facts, rule, 0)
 			return reason.Code == triage.Vetoed && veto.Respected
 		}
 		if slices.ContainsFunc(slices.Collect(maps.Values(t.rules)), isHeld) {
@@ -203,8 +203,12 @@ func (t *naiveCore) whyNotClosed(p *nodeState, rule triage.Rule) triage.Reason {
 	c := p.ruleState(rule.ID)
 	pause, paused := t.nodeHold(p)
 	switch {
+	case rule.Hold != "":
+		return triage.Reason{Code: triage.OnHold, Other: rule.Hold}
 	case t.hold(rule) != "":
-		return triage.Reason{Code: triage.OnHold, Other: t.hold(rule)}
+		r := triage.Reason{Code: triage.OnHold, Other: t.hold(rule)}
+		t.nameWould(&r, p, rule)
+		return r
 	case paused:
 		return pause
 	case c.notBefore.After(t.now):

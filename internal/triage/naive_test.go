@@ -1344,7 +1344,7 @@ func (t *naiveCore) Plan(name string) (triage.Plan, bool) {
 				break
 			}
 			plan.Taints = append(plan.Taints, triage.PlannedTaint{
-				Taint:  triage.Taint{Rule: id, Key: reason.Key, Effect: placed},
+				Taint:  triage.Taint{Rule: id, Key: t.keyOf(p, rule), Effect: placed},
 				Reason: reason,
 			})
 		}
@@ -1657,6 +1657,9 @@ func (t *naiveCore) treatmentFinding(p *nodeState, rule triage.Rule, c *ruleStat
 	if !stopped {
 		panic("nothing blocks the treatment, and it was not granted")
 	}
+	if reason.Code == triage.OnHold && rule.Hold == "" {
+		t.nameWould(&reason, p, rule)
+	}
 	return reason
 }
 
@@ -1683,15 +1686,51 @@ func (t *naiveCore) dryRunFinding(p *nodeState, rule triage.Rule, v verdict, the
 		}
 		return reason
 	}
-	if taint := rule.Response.Taint; taint != nil {
+	t.nameWould(&reason, p, rule)
+	return reason
+}
+
+// nameWould says what a rule would begin if its stage was not on hold, or if it was not on dry run,
+// and what would prevent that.
+func (t *naiveCore) nameWould(reason *triage.Reason, p *nodeState, rule triage.Rule) {
+	c, taint := p.ruleState(rule.ID), rule.Response.Taint
+	if taint == nil {
+		reason.Step, reason.Steps, reason.Action = 1, len(rule.Response.Ladder), actionOn(p.facts, rule, 0)
+	} else {
 		reason.Key, reason.Effect = taint.Key, taint.Effect
 		if excludesNode(rule, p.facts) {
 			reason.Effect = triage.NoSchedule
 		}
-		return reason
 	}
-	reason.Step, reason.Steps, reason.Action = 1, len(rule.Response.Ladder), actionOn(p.facts, rule, 0)
-	return reason
+	if !t.loaded || c.active || carries(p.facts, rule.ID) {
+		return
+	}
+	free, enforced := *t, rule
+	if enforced.DryRun = false; !rule.DryRun {
+		free.rails.Hold = nil
+	}
+	held, stopped := free.obstacle(p, enforced)
+	isHold := held.Code == triage.OnHold || held.Code == triage.NodePaused
+	if closing, full := t.closingRail(p); !isHold && full && !p.mayClose && t.closes(p, enforced) {
+		held, stopped, isHold = closing, true, true
+	}
+	switch {
+	case !stopped, taint != nil && !isHold && reason.Effect != triage.NoExecute:
+	case taint == nil || isHold:
+		reason.Besides = held.Sentence()
+	case held.Code == triage.Tainted:
+		reason.Besides = "the node already has this taint, which Autohealer cannot prove to be its own"
+	default:
+		why := triage.Reason{Code: triage.FellBack, Condition: "any"}
+		t.whyFellBack(&why, p, rule, c)
+		_, text, _ := strings.Cut(why.Sentence(), "instead of NoExecute: ")
+		reason.Effect, reason.Besides = triage.NoSchedule, "not NoExecute: "+text
+	}
+	if reason.Besides != "" {
+		t.saw["would be prevented: "+held.Code.String()]++
+	} else {
+		t.saw["would begin"]++
+	}
 }
 
 func (t *naiveCore) taintFinding(p *nodeState, rule triage.Rule, c *ruleState, v verdict) (reason triage.Reason, placed triage.Effect, release bool) {
@@ -1730,34 +1769,37 @@ func (t *naiveCore) taintFinding(p *nodeState, rule triage.Rule, c *ruleState, v
 		t.saw["edited keys that wait"]++
 	}
 	if t.mayBegin(p, rule) && !p.mayClose && t.closes(p, rule) || isHeld && reason.Key != taint.Key {
-		why := t.whyNotClosed(p, rule)
-		why.Key, why.Effect = reason.Key, reason.Effect
-		return why, standing, false
+		return t.whyNotClosed(p, rule), standing, false
 	}
 	switch {
 	case excludesNode(rule, p.facts) && standing == triage.NoSchedule:
 		reason.Code, reason.Other = triage.FellBack, "control-plane nodes are not included"
 	case t.mayBegin(p, rule) && taint.Effect == triage.NoExecute && standing != triage.NoExecute:
 		reason.Code = triage.FellBack
-		window, isOutside := t.outsideWindow(p, rule, 0)
-		switch counts := t.count(rule); {
-		case isOutside:
-			reason.Other, reason.Until = window.Sentence(), window.Until
-		case c.notBefore.After(t.now):
-			reason.Other, reason.Until = "it could not be placed", c.notBefore
-		case !t.loaded:
-			reason.Other = "the nodes are still being loaded"
-		case c.active || counts.Treated+counts.Foreign < allows(rule.Bound.Cap, counts.Selected) || rule.Bound.Cap == nil:
-			rail, _ := t.rail(p, rule)
-			reason.Other, reason.Until = rail.Sentence(), rail.Until
-		default:
-			reason.Have, reason.Limit, reason.Of = counts.Treated+counts.Foreign, allows(rule.Bound.Cap, counts.Selected), counts.Selected
-			if reason.Foreign = counts.Foreign; counts.Treated < reason.Limit {
-				t.saw["held: by taints of others"]++
-			}
-		}
+		t.whyFellBack(&reason, p, rule, c)
 	}
 	return reason, standing, false
+}
+
+// whyFellBack says why NoSchedule takes the place of NoExecute.
+func (t *naiveCore) whyFellBack(reason *triage.Reason, p *nodeState, rule triage.Rule, c *ruleState) {
+	window, isOutside := t.outsideWindow(p, rule, 0)
+	switch counts := t.count(rule); {
+	case isOutside:
+		reason.Other, reason.Until = window.Sentence(), window.Until
+	case c.notBefore.After(t.now):
+		reason.Other, reason.Until = "it could not be placed", c.notBefore
+	case !t.loaded:
+		reason.Other = "the nodes are still being loaded"
+	case c.active || counts.Treated+counts.Foreign < allows(rule.Bound.Cap, counts.Selected) || rule.Bound.Cap == nil:
+		rail, _ := t.rail(p, rule)
+		reason.Other, reason.Until = rail.Sentence(), rail.Until
+	default:
+		reason.Have, reason.Limit, reason.Of = counts.Treated+counts.Foreign, allows(rule.Bound.Cap, counts.Selected), counts.Selected
+		if reason.Foreign = counts.Foreign; counts.Treated < reason.Limit {
+			t.saw["held: by taints of others"]++
+		}
+	}
 }
 
 // mayBegin says whether a taint rule may place its taint on a node now.

@@ -141,13 +141,16 @@ type Reason struct {
 	Steps  int    // length of the ladder
 	Action Action // action of the step
 
-	Key    string // key of the taint
+	Key    string // key of the taint that is placed, or would be
 	Effect Effect // effect of the taint that is placed, or would be
 
 	// Other is the obstacle: a rule, a node, a window, the name of the gate or a text. With Unclear it is the reason of the
 	// Unknown condition. On dry run it says that a response is removed, and is empty if
 	// there is none. With Tainted it says that a stronger taint is called off.
 	Other string
+	// Besides says what else would prevent the response, with OnHold and on dry run. The response is
+	// Action, or Key and Effect. Empty means that nothing would.
+	Besides string
 	// Have, Limit and Of are the counted nodes, the allowed nodes and the total.
 	Have, Limit, Of int
 	// Within is the time in which Have nodes became unhealthy, with CorrelatedFailed.
@@ -294,12 +297,16 @@ func (r Reason) taintedText() string {
 
 // fellBackText says why NoSchedule replaces NoExecute.
 func (r Reason) fellBackText() string {
-	sentence := fmt.Sprintf("taint %s:%s instead of NoExecute: ", r.Key, r.Effect)
+	return fmt.Sprintf("taint %s:%s instead of NoExecute: ", r.Key, r.Effect) + r.notNoExecuteText()
+}
+
+// notNoExecuteText says what prevents NoExecute.
+func (r Reason) notNoExecuteText() string {
 	if r.Other != "" {
-		return sentence + r.Other + r.whileUnknown("; it")
+		return r.Other + r.whileUnknown("; it")
 	}
 	// Some of these nodes may not have the taint yet, or may no longer be selected.
-	sentence += fmt.Sprintf("%d placed or under way", r.Have)
+	sentence := fmt.Sprintf("%d placed or under way", r.Have)
 	if r.Foreign > 0 {
 		sentence += fmt.Sprintf(" (%d of them not provably by Autohealer)", r.Foreign)
 	}
@@ -359,6 +366,9 @@ func (r Reason) waitText() string {
 		}
 		return outsideWindow + r.Other + ", continues at " + stamp(r.Until)
 	case OnHold:
+		if would := r.wouldText(); would != "" {
+			return "nothing new starts: " + r.Other + "; " + would
+		}
 		return "nothing new starts: " + r.Other
 	case NodePaused:
 		if r.Until.IsZero() {
@@ -438,17 +448,25 @@ func unhealthyText(recovering, departed int) string {
 // dryRunText says what a rule on dry run would do, and what happens to its existing
 // response.
 func (r Reason) dryRunText() string {
-	var parts []string
+	would := r.wouldText()
+	if would != "" && r.Other != "" {
+		would += "; "
+	}
+	return would + r.Other
+}
+
+// wouldText says what a rule would do, and what would prevent that; empty if it is not known.
+func (r Reason) wouldText() (would string) {
 	switch {
 	case r.Key != "":
-		parts = append(parts, fmt.Sprintf("would place taint %s:%s", r.Key, r.Effect))
+		would = fmt.Sprintf("would place taint %s:%s", r.Key, r.Effect)
 	case r.Steps > 0:
-		parts = append(parts, "would begin "+r.step())
+		would = "would begin " + r.step()
 	}
-	if r.Other != "" {
-		parts = append(parts, r.Other)
+	if r.Besides != "" {
+		would += ", but " + r.Besides
 	}
-	return strings.Join(parts, "; ")
+	return would
 }
 
 // step names the step, with its number if there are several.

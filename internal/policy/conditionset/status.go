@@ -94,7 +94,7 @@ func hasForeignTaint(state *engine.Node, reason triage.Reason) bool {
 // message returns the text of a reason. If our taint is not on the node, it adds why.
 func (p *Policy) message(name string, reason triage.Reason) string {
 	state := p.host.Node(name)
-	if state == nil || reason.Key == "" || reason.Code == triage.DryRun {
+	if state == nil || reason.Key == "" || reason.Code == triage.DryRun || reason.Code == triage.OnHold {
 		return reason.Sentence()
 	}
 	isThere := state.TaintEffect(reason.Rule) == reason.Effect
