@@ -371,7 +371,7 @@ func (c *Core) nameObstacle(reason *Reason, ep *episode, code Code) {
 	case CapFull:
 		reason.Have, reason.Limit, reason.Of = r.inTreatment(), r.spec.Bound.Cap.Of(r.capBase()), r.capBase()
 		reason.Pool = r.spec.Bound.Pool
-		c.nameDeparted(reason, r)
+		nameDeparted(reason, r)
 	case NotAllowed:
 		reason.Other = r.allowance.Reason
 	default:
@@ -393,23 +393,21 @@ func (c *Core) nameGate(reason *Reason, r *rule) {
 // nameDeparted names the deleted nodes that keep a slot in the pool of a rule, and when time
 // alone lets the rule begin. Nodes that are gone lower a percentage, so more than one slot
 // may have to be freed for that.
-func (c *Core) nameDeparted(reason *Reason, r *rule) {
-	if reason.Departed = r.departed(); reason.Departed == 0 {
+func nameDeparted(reason *Reason, r *rule) {
+	if reason.Departed = r.departedInPool(); reason.Departed == 0 {
 		return
 	}
-	var gone []*departure
-	for d := range c.awaitingReplacement {
-		if d.rule == r || r.pool != nil && d.rule.pool == r.pool {
-			gone = append(gone, d)
+	excess, names := reason.Have-reason.Limit, make([]string, 0, MostNamed)
+	for d := range r.departedInOrder() {
+		if len(names) < MostNamed {
+			names = append(names, d.node)
 		}
-	}
-	slices.SortFunc(gone, func(a, b *departure) int { return cmp.Or(cmp.Compare(a.gone, b.gone), cmp.Compare(a.node, b.node)) })
-	if excess := reason.Have - reason.Limit; excess < len(gone) {
-		reason.Until = instant(later(gone[excess].gone, ReplacementWait))
-	}
-	names := make([]string, 0, MostNamed)
-	for _, d := range gone[:min(len(gone), MostNamed)] {
-		names = append(names, d.node)
+		if excess == 0 {
+			reason.Until = instant(later(d.gone, ReplacementWait))
+		}
+		if excess--; excess < 0 && len(names) == MostNamed {
+			break
+		}
 	}
 	reason.Gone = strings.Join(names, ", ")
 }

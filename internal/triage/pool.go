@@ -1,6 +1,7 @@
 package triage
 
 import (
+	"iter"
 	"slices"
 	"time"
 )
@@ -101,7 +102,7 @@ func (r *rule) inTreatment() (taken int) {
 // also counts the deleted nodes, so that no node has to wait for the replacement of another.
 func (r *rule) capBase() int {
 	if limit := r.spec.Bound.Cap; limit != nil && limit.isAll() {
-		return r.total.Selected + r.departed()
+		return r.total.Selected + r.departedInPool()
 	}
 	first := r.firstDeparture()
 	if r.creationTimes == nil || first == 0 {
@@ -143,8 +144,34 @@ func (r *rule) firstDeparture() (first int64) {
 	return wholeSeconds(first)
 }
 
-// departed is the number of deleted nodes in the pool that are not replaced yet.
-func (r *rule) departed() (gone int) {
+// departedInOrder returns the deleted nodes that keep a slot in the pool, in the order of their
+// deletion.
+func (r *rule) departedInOrder() iter.Seq[*departure] {
+	return func(yield func(*departure) bool) {
+		rest := [][]*departure{r.departed}
+		if r.pool != nil {
+			rest = rest[:0]
+			for _, member := range r.pool.members {
+				rest = append(rest, member.departed)
+			}
+		}
+		for {
+			first := -1
+			for i, departed := range rest {
+				if len(departed) > 0 && (first < 0 || compareDepartures(departed[0], rest[first][0]) < 0) {
+					first = i
+				}
+			}
+			if first < 0 || !yield(rest[first][0]) {
+				return
+			}
+			rest[first] = rest[first][1:]
+		}
+	}
+}
+
+// departedInPool is the number of deleted nodes in the pool that are not replaced yet.
+func (r *rule) departedInPool() (gone int) {
 	if r.pool == nil {
 		return r.total.Departed
 	}

@@ -34,6 +34,11 @@ func (c *Core) newDeparture(r *rule, node, uid string, step int) *departure {
 	return d
 }
 
+// compareDepartures compares deleted nodes by the time of their deletion.
+func compareDepartures(a, b *departure) int {
+	return cmp.Or(cmp.Compare(a.gone, b.gone), cmp.Compare(a.node, b.node), cmp.Compare(a.uid, b.uid))
+}
+
 // enqueue adds the departure to the queues of its rule, in the current order.
 func (d *departure) enqueue() {
 	d.leaveQueues()
@@ -262,6 +267,8 @@ func (c *Core) awaitReplacement(d *departure, gone int64) {
 	}
 	d.enqueue()
 	c.awaitingReplacement[d] = true
+	at, _ := slices.BinarySearchFunc(d.rule.departed, d, compareDepartures)
+	d.rule.departed = slices.Insert(d.rule.departed, at, d)
 	c.countDeparted(d)
 	d.rule.total.Treated++
 	d.rule.total.Departed++
@@ -291,9 +298,11 @@ func (c *Core) recognizeReplacements() {
 // countReadyForOther records for the departures that still wait that this ready node is not
 // their replacement. A successor does not count it for them.
 func (c *Core) countReadyForOther(n *node) {
-	for d := range c.awaitingReplacement {
-		if d.readyNeeded > 0 && n.isYoungerThan(d) && n.selectedBy(d.rule) {
-			d.readyNeeded++
+	for _, r := range n.rules {
+		for _, d := range r.departed {
+			if d.readyNeeded > 0 && n.isYoungerThan(d) {
+				d.readyNeeded++
+			}
 		}
 	}
 }
@@ -322,6 +331,8 @@ func (c *Core) youngReady(d *departure) (ready int, first *node) {
 func (c *Core) endDeparture(d *departure) {
 	d.timer.leave()
 	delete(c.awaitingReplacement, d)
+	at, _ := slices.BinarySearchFunc(d.rule.departed, d, compareDepartures)
+	d.rule.departed = slices.Delete(d.rule.departed, at, at+1)
 	c.uncountDeparted(d)
 	d.rule.total.Treated--
 	d.rule.total.Departed--

@@ -20,6 +20,7 @@ type rule struct {
 	waitingForAllowance           queue // episodes that wait for the allowance
 	unobserved                    queue // episodes whose latest step or taint was decided and never observed
 	window                        windowState
+	departed                      []*departure // deleted nodes that are not replaced yet, in the order of deletion
 	departures                    queue        // all departures, in the order of decision
 	unreplaced                    queue        // departures without a counted replacement
 	creationTimes                 *sortedTimes // creation times of the selected nodes; nil if the cap does not need them
