@@ -399,6 +399,7 @@ func (c *Core) Advance(now time.Time) {
 // advanceTo sets the time and handles expired timers. The time never goes back.
 func (c *Core) advanceTo(now time.Time) {
 	c.now = max(c.now, nanos(now))
+	c.rails.dropStarts(c.now)
 	c.turnWindows() // the timers depend on them
 	for c.timers.len() > 0 && c.timers.first().at <= c.now {
 		switch item := c.timers.pop(); {

@@ -432,6 +432,7 @@ func (t *naiveCore) advanceTo(now time.Time) {
 }
 
 func (t *naiveCore) expire() {
+	t.dropStarts()
 	t.departed = slices.DeleteFunc(t.departed, func(v triage.Grant) bool {
 		return !v.Gone.Add(triage.ReplacementWait).After(t.now)
 	})
@@ -445,9 +446,6 @@ func (t *naiveCore) decide() {
 	t.escalate()
 	t.updateStorms()
 	t.beginResponses()
-	if t.loaded {
-		t.dropStarts()
-	}
 	for _, p := range t.nodes {
 		for id, c := range p.ruleStates {
 			c.recordTermination(t.rules[id])

@@ -115,6 +115,7 @@ type railState struct {
 	topology topology
 	failures failures
 	starts   []Start       // within the period of the pace, in order
+	begun    int           // treatments in starts
 	counted  time.Duration // how long the pace counts the treatments of an interval, from the start of it
 
 	onHold                                         queue // because of Rails.Hold
@@ -156,6 +157,7 @@ func (c *Core) SetRails(now time.Time, rails Rails) error {
 	if pace := rails.Pace; pace != nil {
 		c.rails.counted = pace.Period + pace.interval()
 	}
+	c.rails.dropStarts(c.now)
 	c.loadTopology()
 	c.loadFailures()
 	for _, n := range c.walk() {
@@ -270,7 +272,7 @@ func (c *Core) rail(ep *episode) Code {
 			return MaxInTopology
 		}
 	}
-	if ep.rule.treats && !s.isPaceOpen(c.now) {
+	if ep.rule.treats && !s.isPaceOpen() {
 		return Paced
 	}
 	return 0
@@ -326,7 +328,7 @@ func (c *Core) retryWaitingForRails() {
 	if s.waitingToKeepClosed.len() > 0 && s.mayClose(true) {
 		c.makeCandidate(&s.waitingToKeepClosed)
 	}
-	if s.waitingForPace.len() > 0 && s.isPaceOpen(c.now) {
+	if s.waitingForPace.len() > 0 && s.isPaceOpen() {
 		c.makeCandidate(&s.waitingForPace)
 	}
 }
@@ -389,6 +391,7 @@ func (c *Core) ResumeStarts(now time.Time, starts []Start) {
 	for _, s := range starts {
 		c.rails.addStart(s)
 	}
+	c.rails.dropStarts(c.now)
 	c.decide()
 }
 
@@ -397,6 +400,7 @@ func (s *railState) addStart(began Start) (interval int64) {
 	if s.spec.Pace == nil {
 		return 0
 	}
+	s.begun += began.Treatments
 	began.At = began.At.Truncate(s.spec.Pace.interval()).UTC()
 	at, found := slices.BinarySearchFunc(s.starts, began, func(a, b Start) int { return a.At.Compare(b.At) })
 	if found {
@@ -413,6 +417,7 @@ func (s *railState) giveBack(ep *episode) {
 	if ep.paced == 0 || at < 0 {
 		return
 	}
+	s.begun--
 	if s.starts[at].Treatments--; s.starts[at].Treatments == 0 {
 		s.starts = slices.Delete(s.starts, at, at+1)
 	}
@@ -426,14 +431,13 @@ func (c *Core) NoteSent(node string, id RuleID) {
 	}
 }
 
-// begun counts the treatments within the period of the pace.
-func (s *railState) begun(now int64) (count int) {
-	for _, start := range s.starts {
-		if s.end(start) > now {
-			count += start.Treatments
-		}
+// dropStarts forgets the treatments that the pace no longer counts.
+func (s *railState) dropStarts(now int64) {
+	ended := 0
+	for ; ended < len(s.starts) && (s.spec.Pace == nil || s.end(s.starts[ended]) <= now); ended++ {
+		s.begun -= s.starts[ended].Treatments
 	}
-	return count
+	s.starts = slices.Delete(s.starts, 0, ended)
 }
 
 func (s *railState) pace() int {
@@ -441,36 +445,27 @@ func (s *railState) pace() int {
 	return max(pace.AtLeast, pace.Limit.Of(s.base(pace.Limit, s.created, len(s.departed))))
 }
 
-func (s *railState) isPaceOpen(now int64) bool {
-	return s.spec.Pace == nil || s.begun(now) < s.pace()
-}
+func (s *railState) isPaceOpen() bool { return s.spec.Pace == nil || s.begun < s.pace() }
 
 // paceOpensAt is when the pace allows another treatment; 0 if time alone does not open it.
-func (s *railState) paceOpensAt(now int64) int64 {
-	excess := s.begun(now) - s.pace()
+func (s *railState) paceOpensAt() int64 {
+	excess := s.begun - s.pace()
 	for _, start := range s.starts {
-		end := s.end(start)
-		if end <= now {
-			continue
-		}
 		if excess -= start.Treatments; excess < 0 {
-			return end
+			return s.end(start)
 		}
 	}
 	return 0
 }
 
-// timePace forgets old treatments, and sets a timer for the next one that the pace allows.
+// timePace sets a timer for the next treatment that the pace allows.
 func (c *Core) timePace() {
 	s := &c.rails
 	s.timer.leave()
-	for len(s.starts) > 0 && (s.spec.Pace == nil || s.end(s.starts[0]) <= c.now) {
-		s.starts = slices.Delete(s.starts, 0, 1)
-	}
 	if s.waitingForPace.len() == 0 {
 		return
 	}
-	if at := s.paceOpensAt(c.now); at > c.now {
+	if at := s.paceOpensAt(); at > c.now {
 		c.timers.push(at, &s.timer)
 	}
 }
@@ -494,7 +489,7 @@ func (c *Core) nameRail(reason *Reason, n *node, rail Code) {
 	case CorrelatedFailed:
 		c.nameFailure(reason, n)
 	case Paced:
-		reason.Have, reason.Limit, reason.Other = s.begun(c.now), s.pace(), s.spec.Pace.Period.String()
-		reason.Until = instant(s.paceOpensAt(c.now))
+		reason.Have, reason.Limit, reason.Other = s.begun, s.pace(), s.spec.Pace.Period.String()
+		reason.Until = instant(s.paceOpensAt())
 	}
 }

@@ -72,7 +72,7 @@ func (c *Core) RailUse() RailUse {
 		add(RailCount{Rail: MaxUnschedulable, Limit: limit.Of(s.base(*limit, s.created, 0)), Used: s.closed}, &s.waitingToClose, &s.waitingToKeepClosed)
 	}
 	if s.spec.Pace != nil {
-		add(RailCount{Rail: Paced, Limit: s.pace(), Used: s.begun(c.now)}, &s.waitingForPace)
+		add(RailCount{Rail: Paced, Limit: s.pace(), Used: s.begun}, &s.waitingForPace)
 	}
 	if limit := s.spec.MaxAttempts; limit != nil {
 		add(RailCount{Rail: GivenUp, Limit: limit.Limit, Used: c.mostAttempts()}, &s.givenUp)
