@@ -2,6 +2,7 @@ package triage
 
 import (
 	"iter"
+	"math"
 	"slices"
 	"strconv"
 	"time"
@@ -76,16 +77,14 @@ const imageKey = "image"
 type failureDomain struct {
 	label
 	nodes  int
-	failed []*node      // unhealthy nodes, in no order
-	starts *sortedTimes // when they became unhealthy, under each rule
-	// A node counts once within a window, so of two starts of a node that are within a window of
-	// each other, one is too many. repeatedFrom has the earlier and repeatedAt the later ones.
-	repeatedFrom, repeatedAt *sortedTimes
-	holds                    bool
-	together                 int   // most nodes that became unhealthy within a window, while it holds
-	until                    int64 // the end of the hold by LongestHold; 0 if there is none
-	waiting                  queue
-	isChanged                bool
+	failed []*node // unhealthy nodes, in no order
+	// windows is nil while too few nodes are unhealthy for a hold, so that a change costs little then.
+	windows   *failureWindows
+	holds     bool
+	together  int   // most nodes that became unhealthy within a window, while it holds
+	until     int64 // the end of the hold by LongestHold; 0 if there is none
+	waiting   queue
+	isChanged bool
 }
 
 // loadFailures counts all nodes anew under the labels of the rails.
@@ -152,21 +151,21 @@ func (c *Core) enterFailureDomains(n *node) {
 		if d == nil {
 			c.symbols.acquire(c.symbols.name(l.key))
 			c.symbols.acquire(c.symbols.name(l.value))
-			d = &failureDomain{label: l, starts: newSortedTimes(nil), repeatedFrom: newSortedTimes(nil), repeatedAt: newSortedTimes(nil)}
+			d = &failureDomain{label: l}
 			f.domains[l] = d
 		}
 		d.nodes++
 		n.failureDomains = append(n.failureDomains, failureMember{d, -1})
 		f.markChanged(d)
 	}
-	c.countFailures(n, (*sortedTimes).add)
+	c.countFailures(n, +1)
 	n.setFailed(len(n.failures) > 0)
 }
 
 // leaveFailureDomains removes a node from its domains.
 func (c *Core) leaveFailureDomains(n *node) {
 	f := &c.rails.failures
-	c.countFailures(n, (*sortedTimes).remove)
+	c.countFailures(n, -1)
 	n.setFailed(false)
 	for _, member := range n.failureDomains {
 		d := member.domain
@@ -182,15 +181,10 @@ func (c *Core) leaveFailureDomains(n *node) {
 }
 
 // countFailures adds or removes since when a node is unhealthy, in each of its domains.
-func (c *Core) countFailures(n *node, change func(*sortedTimes, int64)) {
+func (c *Core) countFailures(n *node, by int) {
 	for _, member := range n.failureDomains {
-		d := member.domain
-		for i, at := range n.failures {
-			change(d.starts, at)
-			if i > 0 && at-n.failures[i-1] <= int64(c.rails.spec.CorrelatedFailure.Window) {
-				change(d.repeatedFrom, n.failures[i-1])
-				change(d.repeatedAt, at)
-			}
+		if w := member.domain.windows; w != nil {
+			w.count(n.failures, by)
 		}
 	}
 }
@@ -233,9 +227,9 @@ func (c *Core) updateFailure(n *node) {
 	if f.found = c.appendFailures(f.found[:0], n); slices.Equal(f.found, n.failures) {
 		return
 	}
-	c.countFailures(n, (*sortedTimes).remove)
+	c.countFailures(n, -1)
 	n.failures = append(n.failures[:0], f.found...)
-	c.countFailures(n, (*sortedTimes).add)
+	c.countFailures(n, +1)
 	n.setFailed(len(n.failures) > 0)
 	for _, member := range n.failureDomains {
 		f.markChanged(member.domain)
@@ -317,72 +311,39 @@ func (c *Core) updateFailures() {
 
 // findCause says whether the unhealthy nodes show a common cause.
 func (d *failureDomain) findCause(spec *CorrelatedFailure, now int64) bool {
-	needed, window := spec.needed(d.nodes), int64(spec.Window)
-	if len(d.failed) < needed {
+	needed := spec.needed(d.nodes)
+	switch failed := len(d.failed); {
+	case failed < needed/2: // not before, so that few changes of many nodes cause a new count
+		d.windows = nil
 		return false
+	case failed < needed:
+		return false
+	case d.windows == nil:
+		d.windows = d.windowsAfter(math.MinInt64, spec.Window)
 	}
-	starts := failureStarts{slices.Concat(d.starts.chunks...), slices.Concat(d.repeatedFrom.chunks...), slices.Concat(d.repeatedAt.chunks...)}
-	for {
-		end, most := starts.findWindow(needed, window)
-		if most < needed {
-			return false
-		}
-		d.together, d.until = most, 0
+	for w := d.windows; w.most() >= needed; w = d.windowsAfter(d.until, spec.Window) {
+		d.together, d.until = w.most(), 0
 		if spec.LongestHold == 0 {
 			return true
 		}
-		if d.until = later(end, spec.LongestHold); d.until > now {
+		if d.until = later(w.first(needed), spec.LongestHold); d.until > now {
 			return true
 		}
-		starts = d.startsAfter(d.until, window)
 	}
+	return false
 }
 
-// startsAfter returns the starts after a time.
-func (d *failureDomain) startsAfter(at, window int64) (after failureStarts) {
+// windowsAfter counts the nodes that became unhealthy after a time. It visits all unhealthy nodes.
+func (d *failureDomain) windowsAfter(at int64, window time.Duration) *failureWindows {
+	w := &failureWindows{window: window}
 	for _, n := range d.failed {
-		for i, start := range n.failures {
-			if start <= at {
-				continue
-			}
-			after.starts = append(after.starts, start)
-			if i > 0 && n.failures[i-1] > at && start-n.failures[i-1] <= window {
-				after.repeatedFrom, after.repeatedAt = append(after.repeatedFrom, n.failures[i-1]), append(after.repeatedAt, start)
-			}
-		}
-	}
-	slices.Sort(after.starts)
-	slices.Sort(after.repeatedFrom)
-	slices.Sort(after.repeatedAt)
-	return after
-}
-
-// failureStarts are times as in [failureDomain].
-type failureStarts struct{ starts, repeatedFrom, repeatedAt []int64 }
-
-// findWindow returns the end of the first window in which at least this many nodes became
-// unhealthy, and the most nodes that did so within any window.
-func (s failureStarts) findWindow(needed int, window int64) (first int64, most int) {
-	before := func(times []int64, from int, at int64) int {
-		for from < len(times) && times[from] < at {
+		from := 0
+		for from < len(n.failures) && n.failures[from] <= at {
 			from++
 		}
-		return from
+		w.count(n.failures[from:], +1)
 	}
-	early, repeated, over := 0, 0, 0
-	for last, end := range s.starts {
-		if last+1 < len(s.starts) && s.starts[last+1] == end {
-			continue
-		}
-		early, over = before(s.starts, early, end-window), before(s.repeatedFrom, over, end-window)
-		repeated = before(s.repeatedAt, repeated, end+1)
-		together := last + 1 - early - repeated + over
-		if most < needed && together >= needed {
-			first = end
-		}
-		most = max(most, together)
-	}
-	return first, most
+	return w
 }
 
 // setHolds begins or ends the hold of a domain.
