@@ -313,7 +313,7 @@ func (c *Core) updateFailures() {
 func (d *failureDomain) findCause(spec *CorrelatedFailure, now int64) bool {
 	needed := spec.needed(d.nodes)
 	switch failed := len(d.failed); {
-	case failed < needed/2: // not before, so that few changes of many nodes cause a new count
+	case failed < needed/2: // not sooner, because a new tree visits all unhealthy nodes
 		d.windows = nil
 		return false
 	case failed < needed:
