@@ -104,6 +104,7 @@ func TestHealthCheckChangesAround(t *testing.T) {
 	newHealthCheckScope(t).runHealthCheckFaults(t, []part{
 		{"another client changes and deletes the same objects and Leases", "other", testHealthCheckOtherController},
 		{"another client deletes every remediation", "deleter", testEagerDeleter},
+		{"an edit that would interrupt a remediation waits, also after a restart", "edit", testInterruptingEdit},
 		{"conditions flap", "flapping", testHealthCheckFlapping},
 		{"nodes are created again with the same names", "recreated", testHealthCheckRecreated},
 		{"nodes join and leave", "joining", testHealthCheckJoining},
@@ -470,6 +471,28 @@ func testHealthCheckLeaderPaused(w *scope) {
 		w.locked(w.node(number), "")
 	}
 	w.judgeRemediations(history.Config{AnyTurn: true, Lag: longLag}, history.Counts{Remediations: count + 5, Releases: 5})
+}
+
+// testInterruptingEdit edits the selector during a remediation. There is no webhook that refuses it.
+func testInterruptingEdit(w *scope) {
+	controller := w.start(install.Options{Args: []string{alone}})
+	nodes, first := w.treating(4)
+	w.change("check", func(s *remediationv1alpha1.NodeHealthCheckSpec) {
+		s.Selector.MatchExpressions = []metav1.LabelSelectorRequirement{{Key: "none", Operator: metav1.LabelSelectorOpExists}}
+	})
+	isHeld := func(treated int, remediations string) {
+		w.hasCheckStatus("check", counted(4, 4-treated, treated), phase(remediationv1alpha1.PhaseRemediating, "the last accepted version stays in force"),
+			condition(remediationv1alpha1.Ready, metav1.ConditionFalse, "Remediating: ", "spec.selector: "+remediations, "Wait until all nodes are healthy again"))
+	}
+	isHeld(1, "a remediation of node "+nodes[0]+" is under way")
+	w.restart(controller.Part)
+	w.setCondition(nodes[1], "Unhealthy", corev1.ConditionTrue)
+	w.tries(nodes[1], "quick") // by the accepted version
+	isHeld(2, "remediations of 2 nodes are under way")
+	testkit.Same(w.t, w.tries(nodes[0], "quick").GetUID(), first.GetUID(), "the first remediation")
+	w.recover(nodes[:2])
+	w.hasCheckStatus("check", phase(remediationv1alpha1.PhaseEnabled), counted(0, 0, 0), condition(remediationv1alpha1.Ready, metav1.ConditionTrue))
+	w.judgeRemediations(history.Config{AnyTurn: true}, history.Counts{Remediations: 2, Releases: 2})
 }
 
 // testHealthCheckDeposed runs two controllers that do not know of each other. Only one
