@@ -43,6 +43,7 @@ func TestHealthChecks(t *testing.T) {
 		{"after a storm nothing starts for a while", "storm", testStormCooldown},
 		{"a pause stops only new treatments", "pause", testPause},
 		{"a remediation waits for a window", "window", testCheckWindow},
+		{"a mode and windows keep remediations from starting, except urgent ones", "switches", testCheckSwitches},
 		{"an excluded node is left alone", "exclude", testExcluded},
 		{"a node that another client has locked is left alone", "lease", testForeignLease},
 		{"one node of the control plane at a time", "plane", testCheckedControlPlane},

@@ -33,6 +33,7 @@ func TestGuardrails(t *testing.T) {
 		{"policies share the limit on nodes in treatment", "together", testPoliciesTogether},
 		{"the topology limits a zone, and the pace limits the cluster", "pace", testTopologyAndPace},
 		{"a zone that fails is not treated until it is released", "zone", testZoneFails},
+		{"a hold ends after longestHold, and the Cluster Autoscaler may remove its nodes", "longest", testLongestHold},
 		{"nothing starts on a paused node, and no treatment on a cordoned node", "pause", testNodePause},
 	})
 }
@@ -303,6 +304,36 @@ func testZoneFails(w *scope) {
 	})
 	release("until=" + time.Now().Add(time.Hour).UTC().Format(time.RFC3339))
 	w.guardrails("3 of 4 nodes in treatment", func(s v1alpha1.GuardrailsStatus) bool { return s.InTreatment == 3 && s.Held == 2 })
+}
+
+// testLongestHold has a zone that failed two minutes ago, and a node that the Cluster Autoscaler is
+// removing. A longestHold of a minute ends a hold that longestHold of an hour continues.
+func testLongestHold(w *scope) {
+	nodes := w.checked(testbed.Nodes{Count: 10, Zones: []string{"a", "b"}}, atMost("100%"))
+	zone, removed := []string{nodes[0], nodes[2], nodes[4]}, nodes[1]
+	for _, node := range append(zone, removed) {
+		w.setCondition(node, "Unhealthy", corev1.ConditionTrue, func(c *corev1.NodeCondition) {
+			c.LastTransitionTime = metav1.NewTime(time.Now().Add(-2 * time.Minute))
+		})
+	}
+	w.taints(removed, `[{"key":"ToBeDeletedByClusterAutoscaler","effect":"NoSchedule"}]`)
+	w.createGuardrails(corev1.LabelTopologyZone)
+	w.patchGuardrails(`{"spec":{"correlatedFailure":{"longestHold":"1h"}}}`)
+	w.start(install.Options{})
+	isHeld := v1alpha1.RailStatus{Name: "correlatedFailure", Domain: corev1.LabelTopologyZone + "=a", Limit: 2, Used: 3, Held: 3}
+	w.guardrails("a failed zone", func(s v1alpha1.GuardrailsStatus) bool { return slices.Contains(s.Rails, isHeld) })
+	w.hasCheckStatus("check", row(removed, "Vetoed", "held by respect.clusterAutoscaler of Guardrails", "ToBeDeletedByClusterAutoscaler"))
+	for _, node := range nodes {
+		testkit.Must(w.t, w.triesNow(node))
+	}
+	w.patchGuardrails(`{"spec":{"correlatedFailure":{"longestHold":"1m"}}}`)
+	for _, node := range zone {
+		w.tries(node, "quick")
+	}
+	testkit.Must(w.t, w.triesNow(removed))
+	w.taints(removed, "null")
+	w.tries(removed, "quick")
+	w.noneRemediated(nodes)
 }
 
 // testAttempts has a node that fails again after every remediation, and a pool whose replacements fail.

@@ -65,3 +65,37 @@ func testCheckWindow(w *scope) {
 	annotate("* * * * * for 1h")
 	w.tries(nodes[0], "quick")
 }
+
+// testCheckSwitches changes the annotations of a health check while a node is unhealthy.
+func testCheckSwitches(w *scope) {
+	w.template("quick")
+	nodes := w.createNodes(testbed.Nodes{Count: 3})
+	schedule, _ := halfADay()
+	closed := schedule + " for 1h in UTC"
+	check := w.healthCheck("check", onSign("Unhealthy=True", "0s"))
+	check.Annotations = map[string]string{v1alpha1.ModeAnnotation: "Observe"}
+	testkit.Must(w.t, w.api.Create(w.t.Context(), check))
+	w.setCondition(nodes[0], "Unhealthy", corev1.ConditionTrue)
+	for _, is := range []struct {
+		annotations  map[string]string
+		mode, reason string
+		words        string
+	}{
+		{check.Annotations, "Observe", "DryRun", "dry run"},
+		{map[string]string{v1alpha1.ModeAnnotation: "Watch"}, "Enforce", "OnHold", `"Watch": want Enforce or Observe`},
+		{map[string]string{v1alpha1.WindowsAnnotation: closed}, "Enforce", "OutsideWindow", schedule},
+		{map[string]string{v1alpha1.WindowsAnnotation: closed, v1alpha1.UrgentAnnotation: w.name + "-quick"}, "Enforce", "Treating", ""},
+	} {
+		w.update("check", check, func() { check.Annotations = is.annotations })
+		w.hasCheckStatus("check", row(nodes[0], is.reason, is.words), func(s remediationv1alpha1.NodeHealthCheckStatus) error {
+			if s.Mode != is.mode {
+				return fmt.Errorf("the mode is %s, not %s", s.Mode, is.mode)
+			}
+			return nil
+		})
+		if is.reason != "Treating" {
+			testkit.Must(w.t, w.triesNow(nodes[0]))
+		}
+	}
+	w.tries(nodes[0], "quick")
+}
