@@ -247,6 +247,63 @@ func testSelected(t *testing.T, w *fixture, _ *install.Controller) {
 	first.hasStatus("selected", counted(4, 0, 0, 0))
 }
 
+// testSwitches changes whether a RepairPolicy and the block of a NodePool act while a node is
+// unhealthy.
+func testSwitches(t *testing.T, w *fixture, _ *install.Controller) {
+	t.Helper()
+	named := w.createPool(t, karpenter.Pool{Name: "switched", Spec: object{"disruption": budgets("100%")}}, 1)
+	block := w.createPool(t, karpenter.Pool{Name: "switched-block", Spec: object{"repair": repair("1s"), "disruption": budgets("100%")}}, 1)
+	named.policy(named.name, "1s")
+	window := fmt.Sprintf(`"windows":[{"schedule":"0 %d * * *","duration":"1h"}]`, time.Now().UTC().Add(12*time.Hour).Hour())
+	annotations := func(mode, paused string) string {
+		return fmt.Sprintf(`"metadata":{"annotations":{%q:%s,%q:%s}}`, v1alpha1.ModeAnnotation, mode, v1alpha1.PausedAnnotation, paused)
+	}
+	for _, p := range []*pool{named, block} {
+		p.fills(1)
+		node := p.names()[0]
+		kind, policy, observe, enforce := "repairpolicy", p.name, `"spec":{"mode":"Observe"}`, `,"spec":{"mode":"Enforce"}`
+		if p == block {
+			kind, policy, observe, enforce = "nodepool", "nodepool-"+p.name, annotations(`"Observe"`, "null"), ""
+		}
+		change := func(patch string) {
+			t.Helper()
+			testkit.Value(p.Kubectl(t.Context(), "patch", kind, p.name, "--type=merge", "-p", "{"+patch+"}")).Must(t)
+		}
+		for i, is := range []struct {
+			patch  string
+			mode   v1alpha1.Mode
+			reason string
+		}{
+			{observe, v1alpha1.Observe, "DryRun"},
+			{annotations("null", `"a test"`) + enforce, v1alpha1.Paused, "OnHold"},
+			{annotations("null", "null") + `,"spec":{"repair":{` + window + `}}`, v1alpha1.Enforce, "OutsideWindow"},
+		} {
+			change(is.patch)
+			has := func(unhealthy ...string) {
+				t.Helper()
+				p.hasStatus(policy, func(s v1alpha1.RepairPolicyStatus) error {
+					var found []string
+					for _, n := range s.UnhealthyNodes {
+						found = append(found, n.Name+" "+n.Reason)
+					}
+					if s.Mode != is.mode || !slices.Equal(found, unhealthy) {
+						return fmt.Errorf("want mode %s and the nodes %v", is.mode, unhealthy)
+					}
+					return nil
+				})
+			}
+			if i == 0 {
+				has()
+				p.makeUnhealthy(node)
+			}
+			has(node + " " + is.reason)
+		}
+		p.untouched(p.account(), node)
+		change(`"spec":{"repair":{"policies":[{"conditionType":"BadDisk","conditionStatus":"True","toleration":"1s","urgent":true}]}}`)
+		p.repaired(node)
+	}
+}
+
 // testBadInput sends objects that the API server or the webhook must refuse.
 func testBadInput(t *testing.T, w *fixture, _ *install.Controller) {
 	t.Helper()

@@ -45,6 +45,7 @@ func TestPools(t *testing.T) {
 			"a policy names a pool":                                                           testPolicy,
 			"a policy selects nodes of two pools":                                             testSelected,
 			"a policy selects plain nodes":                                                    testPlainNodes,
+			"a mode, a pause and windows keep repairs from starting, except urgent ones":      testSwitches,
 			"suspicious input causes a warning":                                               testWarnings,
 			"invalid input is refused":                                                        testBadInput,
 		} {
