@@ -220,14 +220,17 @@ explore: ## Explore small clusters against a model of the API, for TIME (default
 	@EXPLORE_DEVIATIONS=$(or $(DEVIATIONS),3) EXPLORE_TIME=$(or $(TIME),30m) \
 		go test -v -count=1 -vet=off -timeout 24h -run '^TestSmallClusters$$' ./internal/explore | grep -vE '^ *(=== RUN|PASS)'
 
+# It has the formats that this version must be able to read. After a release, name the release.
+FROM ?= b6bb607d
+
 .PHONY: test-upgrade
-test-upgrade: testbed testbed-karpenter ## Kill replicas of this version and of the version FROM (a commit or tag) in turn: each new leader is an upgrade or a rollback in a storm; KILLS, NODES and SEED as for chaos
-	@[ -n "$(FROM)" ] || { echo "test-upgrade: name the other version: make test-upgrade FROM=v0.1.0"; exit 1; }
-	@other=$$(mktemp -d); trap 'git worktree remove --force "$$other/source"; rm -rf "$$other"' EXIT; \
-		git worktree add --quiet --detach "$$other/source" "$(FROM)"; \
-		echo "test-upgrade: compiling the controller of $(FROM)"; \
+test-upgrade: testbed testbed-karpenter ## Kill replicas of this version and of the version FROM (a commit or tag, default b6bb607d) in turn: each new leader is an upgrade or a rollback in a storm; KILLS, NODES and SEED as for chaos
+	@from=$$(git rev-parse --short --verify --quiet "$(FROM)^{commit}") || { echo "test-upgrade: this clone has no commit or tag $(FROM); fetch it, or name another with FROM"; exit 1; }; \
+		other=$$(mktemp -d); trap 'git worktree remove --force "$$other/source"; rm -rf "$$other"' EXIT; \
+		git worktree add --quiet --detach "$$other/source" "$$from"; \
+		echo "test-upgrade: compiling the controller of $$from"; \
 		go -C "$$other/source" build -tags $(TAGS) -o "$$other/autohealer-controller" ./cmd/autohealer-controller; \
-		CHAOS_OTHER="$$other/autohealer-controller" CHAOS_SEED=$(or $(SEED),random) CHAOS_KILLS=$(or $(KILLS),100) CHAOS_NODES=$(or $(NODES),100) \
+		CHAOS_OTHER="$$other/autohealer-controller" CHAOS_FROM="$$from" CHAOS_SEED=$(or $(SEED),random) CHAOS_KILLS=$(or $(KILLS),100) CHAOS_NODES=$(or $(NODES),100) \
 			go test -v -count=1 -vet=off -timeout 24h -run '^TestChaos$$' ./test/chaos | grep -vE '^ *(=== |PASS)'
 
 # The controller is compiled with a clock that can be wrong, which compiles every package once.
@@ -286,9 +289,11 @@ fuzz: ## Fuzz every parser for FUZZTIME each (default 30s)
 # vulnerabilities become known, and the fuzzers try other inputs. Each check runs even if
 # another has failed.
 .PHONY: nightly
-nightly: ## Run every fuzz target for FUZZTIME (default 30s), new log rotations, the race detector in all test code, and the search for known vulnerabilities
+nightly: ## Run every fuzz target for FUZZTIME (default 30s), new log rotations, the race detector in all test code, an upgrade and rollbacks in a storm, the e2e tests on the oldest Kubernetes, and the search for known vulnerabilities
 	@result=0; $(MAKE) --no-print-directory fuzz || result=1; $(MAKE) --no-print-directory rotations || result=1; \
 		$(MAKE) --no-print-directory race || result=1; \
+		$(MAKE) --no-print-directory test-upgrade KILLS=20 NODES=60 || result=1; \
+		$(MAKE) --no-print-directory test KUBERNETES=oldest || result=1; \
 		$(MAKE) --no-print-directory vulnerabilities || result=1; exit $$result
 
 .PHONY: race

@@ -41,10 +41,16 @@ type options struct {
 	kills, nodes, each int
 	clocks             bool // the clocks of replicas are wrong
 	small              bool // it skips what takes long, and does not wait for the end of all treatments
+	// other is the program of another version, which the second replica runs, and from the commit of
+	// that version. With it each change of the leader is an upgrade or a rollback.
+	other, from string
 }
 
 // command is how to run the test again.
 func (o options) command() string {
+	if o.other != "" {
+		return fmt.Sprintf("make test-upgrade FROM=%s SEED=%d KILLS=%d NODES=%d", o.from, o.seed, o.kills, o.nodes)
+	}
 	return fmt.Sprintf("make chaos SEED=%d KILLS=%d NODES=%d", o.seed, o.kills, o.nodes)
 }
 
@@ -58,7 +64,8 @@ func readOptions(t *testing.T) options {
 		testkit.Require(t, err == nil && n > 0, "%s=%s: want a positive number", name, text)
 		return n
 	}
-	o := options{seed: 1, kills: number("CHAOS_KILLS", 8), nodes: number("CHAOS_NODES", 60), each: number("CHAOS_KILLS_PER_CLUSTER", killsPerRound), clocks: os.Getenv("CHAOS_CLOCKS") != ""}
+	o := options{seed: 1, kills: number("CHAOS_KILLS", 8), nodes: number("CHAOS_NODES", 60), each: number("CHAOS_KILLS_PER_CLUSTER", killsPerRound), clocks: os.Getenv("CHAOS_CLOCKS") != "",
+		other: os.Getenv("CHAOS_OTHER"), from: os.Getenv("CHAOS_FROM")}
 	switch text := os.Getenv("CHAOS_SEED"); text {
 	case "":
 		o.small = true
@@ -75,8 +82,7 @@ func readOptions(t *testing.T) options {
 // TestChaos expects no violation.
 func TestChaos(t *testing.T) {
 	o := readOptions(t)
-	// With the program of another version, each change of the leader is an upgrade or a rollback.
-	programs := [2]string{"", os.Getenv("CHAOS_OTHER")}
+	programs := [2]string{"", o.other}
 	if o.clocks { // otherwise most of the time would be compiling
 		program := buildController(t)
 		programs = [2]string{program, program}
@@ -116,7 +122,7 @@ func runRound(t *testing.T, o options, programs [2]string, total *totals) {
 	cancel()
 	<-ended
 	testkit.Must(t, w.sim.failure())
-	w.judgeLogs()
+	w.judgeLogs(total)
 	for _, lost := range w.Lost() {
 		w.judge(lost, total, history.Config{Unfinished: true})
 	}
@@ -140,11 +146,15 @@ func (w *cluster) judge(recording testbed.Recording, total *totals, cfg history.
 	return report
 }
 
-// judgeLogs looks for crashes in the logs of the replicas.
-func (w *cluster) judgeLogs() {
+// judgeLogs looks for crashes in the logs of the replicas, and counts how often each became leader.
+// A replica that never led would leave its program untested.
+func (w *cluster) judgeLogs(total *totals) {
 	w.t.Helper()
-	for _, r := range w.replicas {
+	for i, r := range w.replicas {
 		log := testkit.Value(r.Log()).Must(w.t)
+		terms := strings.Count(log, "msg=leading identity=")
+		testkit.Check(w.t, terms > 0, "%s never became leader", r)
+		total.terms[i] += terms
 		for _, sign := range []string{"panic:", "fatal error:", "WARNING: DATA RACE"} {
 			if at := strings.Index(log, sign); at >= 0 {
 				w.t.Errorf("%s crashed: %s", r, log[at:min(len(log), at+4000)])
@@ -168,6 +178,7 @@ func (w *cluster) wasUseful(report history.Report) {
 type totals struct {
 	began      time.Time
 	kills      int
+	terms      [2]int // of leaders, by replica
 	failures   int
 	injected   map[string]int // by fault
 	counts     history.Counts
@@ -202,8 +213,8 @@ func (s *totals) judged(r history.Report) {
 
 func (s *totals) String() string {
 	took := time.Since(s.began)
-	return fmt.Sprintf("%d kills in %s (%.1f per minute), faults %v, %d failures of nodes, %d changes, %d taints placed (%d NoExecute), %d removed, %d remediations (%d of later steps), %d terminations, %d steps under Guardrails, %d violations; maxima %v",
-		s.kills, took.Round(time.Second), float64(s.kills)/took.Minutes(), s.injected, s.failures, s.counts.Changes, s.counts.Placements, s.counts.Evictions, s.counts.Removals,
+	return fmt.Sprintf("%d kills in %s (%.1f per minute), %d and %d terms of the replicas as leader, faults %v, %d failures of nodes, %d changes, %d taints placed (%d NoExecute), %d removed, %d remediations (%d of later steps), %d terminations, %d steps under Guardrails, %d violations; maxima %v",
+		s.kills, took.Round(time.Second), float64(s.kills)/took.Minutes(), s.terms[0], s.terms[1], s.injected, s.failures, s.counts.Changes, s.counts.Placements, s.counts.Evictions, s.counts.Removals,
 		s.counts.Remediations, s.counts.Escalations, s.counts.Terminations, s.counts.Railed, s.violations, s.peak)
 }
 
