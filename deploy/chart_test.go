@@ -16,6 +16,7 @@ import (
 
 	"github.com/resourcestack/autohealer/deploy"
 	"github.com/resourcestack/autohealer/internal/install"
+	"github.com/resourcestack/autohealer/internal/install/remediator"
 	"github.com/resourcestack/autohealer/internal/testbed"
 	"github.com/resourcestack/autohealer/internal/testkit"
 )
@@ -38,6 +39,7 @@ func TestChart(t *testing.T) {
 	})}}
 	testkit.Value(r.CreateNodes(t.Context(), testbed.Nodes{Count: 5})).Must(t)
 	install.RunJobs(t, r.Cluster)
+	testkit.Must(t, remediator.Install(t.Context(), r.Cluster))
 	// Another tool has created the shared namespace, and OpenShift's console shows health checks.
 	r.kubectl(t, "create", "namespace", "medik8s-leases")
 	r.runsDeployment(t, "node-healthcheck-node-remediation-console-plugin")
@@ -49,6 +51,7 @@ func TestChart(t *testing.T) {
 	}
 	controller := r.runsController(t)
 	t.Run("enforces when told to", r.enforces)
+	t.Run("writes statuses that Argo CD's health checks read", r.showsPoliciesInArgo)
 	t.Run("upgrades CRDs and keeps policies", r.upgrades)
 	t.Run("uninstalls everything but policies and shared objects", func(t *testing.T) { r.uninstalls(t, controller, before, nodesBefore) })
 	t.Run("installs another release in other namespaces", r.installsElsewhere)
@@ -178,6 +181,54 @@ func (r release) enforces(t *testing.T) {
 	})
 	r.showsInArgo(t, "conditionset/users", "Healthy")
 	r.showsInArgo(t, "guardrails/cluster", "Healthy")
+}
+
+// argoPolicies lack a NodePool and a template. The second RepairPolicy has no effect beside the first.
+const argoPolicies = `
+apiVersion: autohealer.resourcestack.com/v1alpha1
+kind: RepairPolicy
+metadata: {name: first}
+spec:
+  nodePool: blue
+  repair: {policies: [{conditionType: Ready, toleration: 30m}]}
+---
+apiVersion: autohealer.resourcestack.com/v1alpha1
+kind: RepairPolicy
+metadata: {name: second}
+spec:
+  nodePool: blue
+  repair: {policies: [{conditionType: Ready, toleration: 30m}]}
+---
+apiVersion: remediation.medik8s.io/v1alpha1
+kind: NodeHealthCheck
+metadata: {name: workers}
+spec:
+  selector: {matchExpressions: [{key: node-role.kubernetes.io/control-plane, operator: DoesNotExist}]}
+  unhealthyConditions: [{type: Ready, status: "False", duration: 300s}]
+  remediationTemplate: {apiVersion: remediator.example.com/v1, kind: ExampleRemediationTemplate, namespace: default, name: reboot}
+`
+
+const argoTemplate = `
+apiVersion: remediator.example.com/v1
+kind: ExampleRemediationTemplate
+metadata: {namespace: default, name: reboot}
+spec: {template: {spec: {}}}
+`
+
+// showsPoliciesInArgo looks at the kinds for which no other part of this test does.
+func (r release) showsPoliciesInArgo(t *testing.T) {
+	policies, template := file(t, argoPolicies), file(t, argoTemplate)
+	r.kubectl(t, "apply", "-f", policies)
+	r.showsInArgo(t, "repairpolicy/first", "Healthy")
+	r.showsInArgo(t, "repairpolicy/second", "Degraded")
+	r.showsInArgo(t, "nodehealthcheck/workers", "Degraded")
+	r.kubectl(t, "apply", "-f", template)
+	r.showsInArgo(t, "nodehealthcheck/workers", "Healthy")
+	r.kubectl(t, "annotate", "repairpolicy", "first", "autohealer.resourcestack.com/paused=storage fails")
+	r.kubectl(t, "patch", "nodehealthcheck", "workers", "--type=merge", "-p", `{"spec": {"pauseRequests": ["storage fails"]}}`)
+	r.showsInArgo(t, "repairpolicy/first", "Suspended")
+	r.showsInArgo(t, "nodehealthcheck/workers", "Suspended")
+	r.kubectl(t, "delete", "-f", policies, "-f", template)
 }
 
 func (r release) upgrades(t *testing.T) {
