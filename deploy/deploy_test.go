@@ -75,6 +75,7 @@ func TestDeploy(t *testing.T) {
 	t.Run("has its pods admitted in a restricted namespace", c.admitsPods)
 	t.Run("accepts the network policy", c.takesNetworkPolicy)
 	t.Run("gives the controller exactly the necessary rights", c.givesLeastRights)
+	t.Run("gives the Jobs of the chart exactly the necessary rights", c.givesJobsLeastRights)
 	t.Run("gives it the rights to restore the schema by a separate file", c.givesRightsToRestore)
 	t.Run("gives it the rights that remediators aggregate", c.gathersRights)
 	t.Run("lets viewers see policies and editors change them", c.givesRightsToUsers)

@@ -188,6 +188,38 @@ func (c cluster) givesLeastRights(t *testing.T) {
 	}
 }
 
+// givesJobsLeastRights checks the rights of the Jobs of the chart, which exist while a Job runs.
+func (c cluster) givesJobsLeastRights(t *testing.T) {
+	manifest := file(t, testkit.Value(helm(t, "", "template", "autohealer", "chart", "--namespace", namespace, "--show-only", "templates/cleanup.yaml", "--show-only", "templates/crds.yaml")).Must(t))
+	c.kubectl(t, "apply", "-f", manifest)
+	for job, rights := range map[string]struct{ allowed, forbidden []request }{
+		"autohealer-cleanup": {[]request{
+			{"get", "nodes n1", ""}, {"list", "nodes", ""}, {"patch", "nodes n1", ""}, {"list", claims, ""}, {"patch", claims + " c1", ""},
+			{"list", sets, ""}, {"delete", sets + " s1", ""}, {"list", policies, ""}, {"delete", policies + " p1", ""}, {"list", checks, ""},
+			{"get", leases + " autohealer-controller", namespace}, {"list", leases, namespace}, {"delete", leases + " l1", namespace}, {"list", leases, nodeLocks}, {"delete", leases + " node-n1", nodeLocks},
+			{"get", "configmaps autohealer-ledger", namespace}, {"delete", "configmaps autohealer-ledger", namespace}, {"list", "configmaps", namespace},
+			{"list", revisions, namespace}, {"delete", revisions + " r1", namespace},
+		}, []request{
+			{"watch", "nodes", ""}, {"update", "nodes n1", ""}, {"delete", "nodes n1", ""}, {"patch", "nodes/status n1", ""}, {"get", claims + " c1", ""}, {"delete", claims + " c1", ""}, {"list", pools, ""},
+			{"patch", sets + " s1", ""}, {"create", sets, ""}, {"deletecollection", sets, ""}, {"delete", checks + " c1", ""}, {"patch", checks + "/status c1", ""}, {"list", rails, ""}, {"delete", rails + " cluster", ""},
+			{"list", leases, ""}, {"delete", leases + " l1", "kube-node-lease"}, {"update", leases + " l1", namespace}, {"create", leases, nodeLocks},
+			{"delete", "configmaps other", namespace}, {"list", "configmaps", ""}, {"list", "secrets", namespace}, {"list", "pods", namespace}, {"get", remedy + " n1", "default"}, {"*", "*.*", ""},
+		}},
+		"autohealer-crds": {[]request{
+			{"get", crds + " " + sets, ""}, {"patch", crds + " " + sets, ""}, {"patch", crds + " " + checks, ""}, {"patch", crds + " " + policies, ""}, {"patch", crds + " " + rails, ""}, {"create", crds, ""},
+		}, []request{
+			{"get", crds + " " + pools, ""}, {"patch", crds + " " + pools, ""}, {"list", crds, ""}, {"update", crds + " " + sets, ""}, {"delete", crds + " " + sets, ""}, {"patch", crds + "/status " + sets, ""},
+			{"list", sets, ""}, {"list", "nodes", ""}, {"get", "configmaps c1", namespace}, {"*", "*.*", ""},
+		}},
+	} {
+		config := testkit.Value(c.ServiceAccountConfig(t.Context(), namespace, job)).Must(t)
+		client := clientFor(t, config)
+		awaitRights(t, client, true, rights.allowed...)
+		mayExactly(t, client, nil, rights.forbidden)
+	}
+	c.kubectl(t, "delete", "--cascade=foreground", "-f", manifest) // no pod may stay
+}
+
 // mayExactly checks what a client may do and what not.
 func mayExactly(t *testing.T, client kubernetes.Interface, allowed, forbidden []request) {
 	t.Helper()
