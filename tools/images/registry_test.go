@@ -40,14 +40,14 @@ func TestPushedImages(t *testing.T) {
 	printed := build("linux/amd64,linux/arm64", "autohealer-agent") + build("linux/amd64", "autohealer-controller", "autohealer-agent-scripts")
 
 	for _, test := range []struct {
-		image, tag, program string
-		platforms           []string
-		module              string // in the SBOM
-		script              string // runs in the image
+		image, tag, program, user string
+		platforms                 []string
+		module                    string // in the SBOM
+		script                    string // runs in the image
 	}{
-		{"autohealer-agent", "v0.1.0", "/autohealer-agent", []string{"amd64", "arm64"}, "google.golang.org/grpc", ""},
-		{"autohealer-controller", "v0.1.0", "/autohealer-controller", []string{"amd64"}, "sigs.k8s.io/controller-runtime", ""},
-		{"autohealer-agent", "v0.1.0-scripts", "/autohealer-agent", []string{"amd64"}, "python3", pluginScript},
+		{"autohealer-agent", "v0.1.0", "/autohealer-agent", "", []string{"amd64", "arm64"}, "google.golang.org/grpc", ""},
+		{"autohealer-controller", "v0.1.0", "/autohealer-controller", "65532:65532", []string{"amd64"}, "sigs.k8s.io/controller-runtime", ""},
+		{"autohealer-agent", "v0.1.0-scripts", "/autohealer-agent", "", []string{"amd64"}, "python3", pluginScript},
 	} {
 		t.Run(test.image+":"+test.tag, func(t *testing.T) {
 			reference := registry + "/team/" + test.image + ":" + test.tag
@@ -63,6 +63,9 @@ func TestPushedImages(t *testing.T) {
 					t.Fatal(err)
 				}
 				program.Close()
+				if program.Section(".interp") != nil || program.Section(".dynamic") != nil {
+					t.Errorf("the program for %s is not static", platform)
+				}
 				if want := map[string]elf.Machine{"amd64": elf.EM_X86_64, "arm64": elf.EM_AARCH64}[platform]; program.Machine != want {
 					t.Errorf("the program for %s is for %s", platform, program.Machine)
 				}
@@ -88,9 +91,24 @@ func TestPushedImages(t *testing.T) {
 			if listed := containerd.ctr(t, "images", "ls"); !strings.Contains(listed, reference) || !strings.Contains(listed, digest[1]) {
 				t.Errorf("%s with %s is not in the list:\n%s", reference, digest[1], listed)
 			}
-			checkSBOMs(t, reference, test.module, test.platforms)
+			checkMetadata(t, reference, test.user, test.module, test.platforms)
 		})
 	}
+	t.Run("a copy of the sources makes the same image", func(t *testing.T) {
+		copied := t.TempDir()
+		for _, name := range []string{"Makefile", "go.mod", "go.sum", "api", "catalog", "cmd", "deploy", "internal"} {
+			if err := copyTo(filepath.Join(copied, name), filepath.Join("../..", name)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		var out bytes.Buffer
+		if err := run(t.Context(), []string{"-root", copied, "-into", t.TempDir(), "-version", "v9", "-platforms", "linux/amd64", "autohealer-controller"}, &out); err != nil {
+			t.Fatal(err)
+		}
+		if again := strings.TrimSpace(out.String()); !strings.Contains(printed, again+"\n") {
+			t.Errorf("the copy makes %s, the sources make\n%s", again, printed)
+		}
+	})
 	t.Run("the archive has the same image", func(t *testing.T) {
 		containerd.ctr(t, "images", "import", "--snapshotter=native", filepath.Join(into, "autohealer-agent.tar"))
 		digests := map[string]bool{}
@@ -105,6 +123,22 @@ func TestPushedImages(t *testing.T) {
 	})
 }
 
+// copyTo copies a file or a folder.
+func copyTo(to, from string) error {
+	info, err := os.Stat(from)
+	if err != nil {
+		return err
+	}
+	if info.IsDir() {
+		return os.CopyFS(to, os.DirFS(from))
+	}
+	content, err := os.ReadFile(from)
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(to, content, 0o600)
+}
+
 // pluginScript uses what plugins use, in all shells.
 const pluginScript = `
 test "$(readlink -f "$(command -v sh)")" = /usr/bin/dash; sh -c true
@@ -116,8 +150,8 @@ test -s /etc/ssl/certs/ca-certificates.crt; test -s /usr/share/doc/bash/copyrigh
 echo done
 `
 
-// checkSBOMs compares the SBOMs in the registry with a module that the image has.
-func checkSBOMs(t *testing.T, reference, module string, platforms []string) {
+// checkMetadata checks the labels and the user of an image, and that its SBOMs name a module.
+func checkMetadata(t *testing.T, reference, user, module string, platforms []string) {
 	t.Helper()
 	tag, err := name.NewTag(reference)
 	if err != nil {
@@ -138,8 +172,12 @@ func checkSBOMs(t *testing.T, reference, module string, platforms []string) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if file, err := config.ConfigFile(); err != nil || file.Config.Labels["org.opencontainers.image.version"] != "v9" {
-			t.Errorf("the labels are %v (%v)", file.Config.Labels, err)
+		file, err := config.ConfigFile()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if file.Config.Labels["org.opencontainers.image.version"] != "v9" || file.Config.User != user {
+			t.Errorf("the labels are %v, the user is %q", file.Config.Labels, file.Config.User)
 		}
 		referrers, err := remote.Referrers(tag.Digest(image.Digest.String()))
 		if err != nil {
