@@ -98,6 +98,7 @@ func TestPrometheus(t *testing.T) {
 
 // reloadsStatements edits the file under a running controller.
 func (p prometheus) reloadsStatements(t *testing.T, r release, path string) {
+	t.Helper()
 	r.kubectl(t, "apply", "-f", file(t, `{"apiVersion": "autohealer.resourcestack.com/v1alpha1", "kind": "RepairPolicy", "metadata": {"name": "static"}, "spec": {"selector": {}, "repair": {}}}`))
 	for _, step := range []struct {
 		about, statements string

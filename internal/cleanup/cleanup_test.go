@@ -222,11 +222,20 @@ func TestCleanup(t *testing.T) {
 		ctx, stop := context.WithCancel(t.Context())
 		renewed := make(chan error, 1)
 		go func() {
-			var err error
-			for ; err == nil && ctx.Err() == nil; time.Sleep(50 * time.Millisecond) {
-				err = renew(3600)
+			every := time.NewTicker(50 * time.Millisecond)
+			defer every.Stop()
+			for {
+				select {
+				case <-every.C:
+				case <-ctx.Done():
+					renewed <- nil
+					return
+				}
+				if err := renew(3600); err != nil {
+					renewed <- err
+					return
+				}
 			}
-			renewed <- err
 		}()
 		result, _, err := s.run(false)
 		stop()

@@ -86,6 +86,9 @@ func (w *scope) withdraw(role client.Object, rules *[]rbacv1.PolicyRule, right a
 	*rules = slices.Clone(before)
 	at := slices.IndexFunc(before, func(r rbacv1.PolicyRule) bool { return slices.Contains(r.Resources, right.Resource) })
 	(*rules)[at].Verbs = slices.DeleteFunc(slices.Clone(before[at].Verbs), func(verb string) bool { return verb == right.Verb })
+	if len((*rules)[at].Verbs) == 0 {
+		*rules = slices.Delete(*rules, at, at+1)
+	}
 	set := func(allowed bool) {
 		w.t.Helper()
 		testkit.Must(w.t, w.api.Update(w.t.Context(), role))

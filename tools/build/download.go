@@ -174,7 +174,7 @@ type download struct {
 func (d *download) Read(into []byte) (int, error) {
 	timer := time.AfterFunc(d.from.stall, func() {
 		d.hasStalled.Store(true)
-		d.ReadCloser.Close() // ends the call of Read
+		d.Close() // ends the call of Read
 	})
 	defer timer.Stop()
 	n, err := d.ReadCloser.Read(into)

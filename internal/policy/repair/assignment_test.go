@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -518,7 +519,7 @@ func TestTheStatusHasTheEffectiveValues(t *testing.T) {
 					}
 					threshold := "none"
 					if is.UnhealthyThreshold != nil {
-						threshold = fmt.Sprint(*is.UnhealthyThreshold)
+						threshold = strconv.FormatInt(int64(*is.UnhealthyThreshold), 10)
 					}
 					testkit.Same(t, threshold+" "+is.ReadyTimeout, want, "the threshold and the ready timeout")
 				}, timed)
