@@ -30,7 +30,7 @@ func (c cluster) survey(rule triage.Rule, others ...triage.Selector) (triage.Sur
 	found := triage.Survey{Shared: make([]triage.Shared, len(others))}
 	for _, name := range slices.Sorted(maps.Keys(c)) {
 		n := c[name]
-		if !n.meets(rule.Selector) {
+		if rule.AssignedOnly || !n.meets(rule.Selector) { // no node is assigned
 			continue
 		}
 		found.Selected++

@@ -187,6 +187,7 @@ func (s *repairAnalysis) compile(who triage.Selector, err error) {
 	rule, wrong := observe.Repair(s.name, "", s.spec, s.statements, s.template)
 	if s.compileErr = fieldError(wrong); s.compileErr == nil {
 		s.rule, s.rule.Selector = rule, who
+		s.rule.AssignedOnly = false // no node is assigned before the policy is in force
 	}
 }
 

@@ -48,6 +48,7 @@ func (h *Policy) Planned(state *engine.Node, plan triage.Plan) {
 		case is.Code == triage.GateClosed || is.Code == triage.CoolingDown || is.Code == triage.OnHold || is.Code == triage.OutsideWindow:
 			if c.skipped != is.Code {
 				c.skipped = is.Code
+				is.Besides = "" // the Event is about all nodes
 				h.publishEvent(c, nil, treat.RemediationSkipped, is, "")
 			}
 		case is.Code == triage.GivenUp:
