@@ -331,8 +331,13 @@ func (r release) uninstalls(t *testing.T, controller *install.Controller, before
 func (r release) installsElsewhere(t *testing.T) {
 	before := r.objects(t)
 	const image, digest = "registry.example.com:5000/team/a", "sha256:0000000000000000000000000000000000000000000000000000000000000000"
-	testkit.Value(r.helm(t, "install", "other", "chart", "--namespace", "elsewhere", "--create-namespace", "--skip-crds", "--no-hooks", "--set", "preset=openshift,resourceQuota=true,agent.gpu=true,agent.namespace=agents,"+
-		"images.controller.repository="+image+",images.agent.repository="+image+",images.agent.tag="+digest)).Must(t)
+	args := []string{"install", "other", "chart", "--namespace", "elsewhere", "--create-namespace", "--no-hooks", "--set", "preset=openshift,resourceQuota=true,agent.gpu=true,agent.namespace=agents," +
+		"images.controller.repository=" + image + ",images.agent.repository=" + image + ",images.agent.tag=" + digest}
+	_, err := r.helm(t, args...)
+	testkit.Fails(t, err, "failed to install CRD crds/remediation.medik8s.io_nodehealthchecks.yaml: conflict")
+	testkit.Value(r.helm(t, append(args, "--server-side=false")...)).Must(t)
+	description := r.kubectl(t, "get", "crd/nodehealthchecks.remediation.medik8s.io", "-o", "jsonpath={.spec.versions[0].schema.openAPIV3Schema.description}")
+	testkit.Same(t, description, "old", "the description in the CRD of another tool")
 	for object := range r.objects(t) {
 		testkit.Check(t, before[object] || !strings.Contains(object, " "+namespace+" "), "a release in another namespace has %s", object)
 	}
