@@ -34,7 +34,7 @@ func TestPrometheus(t *testing.T) {
 		ControllerManager: true,
 		Flags: testbed.Flags{
 			APIServer:         []string{"--enable-aggregator-routing=true"},
-			ControllerManager: []string{"--controllers=*,-deployment-controller,-endpoints-controller", "--node-monitor-grace-period=1h", "--node-startup-grace-period=1h"},
+			ControllerManager: []string{"--controllers=*,-deployment-controller,-daemonset-controller,-endpoints-controller", "--node-monitor-grace-period=1h", "--node-startup-grace-period=1h"},
 		},
 	})}}
 	testkit.Value(r.CreateNodes(t.Context(), testbed.Nodes{Count: 5})).Must(t)
