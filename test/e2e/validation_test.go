@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -51,6 +52,21 @@ func (w *scope) write(name string, changes ...func(*v1alpha1.ConditionSetSpec)) 
 	set := w.newSet(name, changes...)
 	testkit.Must(w.t, w.api.Create(w.t.Context(), set))
 	return set
+}
+
+// awaitSeen waits until the controller has received the nodes of the scope and knows how many are
+// unhealthy. It receives nodes and sets independently of each other, and judges a set by the nodes
+// that it knows.
+func (w *scope) awaitSeen(nodes, unhealthy int32) {
+	w.t.Helper()
+	w.createSet("observer", func(s *v1alpha1.ConditionSetSpec) { s.DryRun = true })
+	w.hasStatus("observer", func(is v1alpha1.ConditionSetStatus) error {
+		if is.Selected != nodes || is.Matched != unhealthy {
+			return fmt.Errorf("the controller sees %d nodes, %d of them unhealthy, want %d and %d", is.Selected, is.Matched, nodes, unhealthy)
+		}
+		return nil
+	})
+	w.deleteSet("observer")
 }
 
 // accept adds the annotation that accepts the impact of a set.
@@ -129,6 +145,7 @@ func testOverBound(w *scope) {
 		w.setCondition(node, "OutOfDisk", corev1.ConditionFalse)
 	}
 	w.makeUnhealthy(nodes[:3])
+	w.awaitSeen(4, 3)
 	badSets := []struct {
 		name, reason string
 		says         []string
@@ -198,6 +215,7 @@ var half = intstr.FromString("50%")
 func testAcceptedImpact(w *scope) {
 	nodes := w.createNodes(testbed.Nodes{Count: 10})
 	w.makeUnhealthy(nodes[:6])
+	w.awaitSeen(10, 6)
 	w.write("set", evict(half))
 	w.hasStatus("set", isRefused("Impact", "6 of 10 selected nodes", "5 (50%)", v1alpha1.AcceptImpactAnnotation))
 	w.counts(w.key("set"), 0, 0)
@@ -212,6 +230,7 @@ func testFallenImpact(controller *install.Controller) func(*scope) {
 	return func(w *scope) {
 		nodes := w.createNodes(healthyNodes(10))
 		w.makeUnhealthy(nodes[:6])
+		w.awaitSeen(10, 6)
 		w.write("set", evict(half))
 		w.hasStatus("set", isRefused("Impact", "6 of 10 selected nodes"))
 		w.recover(nodes[:1])
@@ -268,6 +287,7 @@ func testEditedImpact(w *scope) {
 	w.write("set", on("Rare"))
 	w.hasStatus("set", isFollowed)
 	w.makeUnhealthy(nodes)
+	w.awaitSeen(4, 4)
 	w.editSet("set", on("Unhealthy"))
 	w.hasStatus("set", isRefused("Impact", "4 of 4 selected nodes"))
 	w.counts(w.key("set"), 0, 0)

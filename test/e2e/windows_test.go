@@ -37,6 +37,7 @@ func testWindow(w *scope) {
 	w.counts(w.key("night"), 2, 0)
 	// A window that closes removes no taint.
 	w.editSet("night", func(s *v1alpha1.ConditionSetSpec) { s.Windows = s.Windows[:1] })
+	w.hasStatus("night", isFollowed) // the controller receives sets and nodes independently of each other
 	w.setCondition(nodes[2], "Unhealthy", corev1.ConditionTrue)
 	w.counts(w.key("night"), 2, 1)
 	w.editSet("night", func(s *v1alpha1.ConditionSetSpec) { s.Windows = nil })
