@@ -96,7 +96,7 @@ func (y *claimClusterFixture) newTask() *engine.Task {
 	testkit.Must(y.T, y.api.Create(y.Context(), node))
 	claim := y.claim(y.name)
 	mark := markFor(node, claim, &triage.PlannedTreatment{Rule: triage.RuleID{Kind: policykind.Repair, Name: "NodePool/default"}, Since: time.Now()}, machine.Termination{Mode: v1alpha1.Forceful}, time.Now())
-	return &engine.Task{Kind: TerminateClaim, Node: nodewatch.Trim(node), Work: &Work{Does: TerminateClaim, Claim: claim, Mark: mark}}
+	return &engine.Task{Kind: TerminateClaim, Node: nodewatch.Trim(node), Begins: true, Work: &Work{Does: TerminateClaim, Claim: claim, Mark: mark}}
 }
 
 // claimResult is the result of a task for a NodeClaim.
@@ -188,13 +188,14 @@ func (y *claimClusterFixture) protected() {
 	testkit.Check(y.T, is.DeletionTimestamp == nil && is.Annotations[ownership.MarkAnnotation] == "", "the claim is %+v", is.ObjectMeta)
 	// Neither does the drain of another client end, unless it is our own.
 	forced := *e
-	forced.Kind, forced.Reason.Code = ForceTermination, triage.Vetoed
+	forced.Kind, forced.Begins, forced.Reason.Code = ForceTermination, false, triage.Vetoed
 	forced.Work = &Work{Does: ForceTermination, Claim: is, Deadline: treat.Deadline(time.Now())}
 	r := y.runs(&forced, treat.Stale)
 	testkit.Check(y.T, r.Err == nil && r.Current == nil && r.isProtected, "the end of a drain: %+v", r)
 	forced.Reason.Code = triage.Treating
 	is = y.runs(&forced, treat.Made).Current
 	marked := *e
+	marked.HasBegun = true
 	marked.Work = &Work{Does: TerminateClaim, Claim: is}
 	y.runs(&marked, treat.Made)
 }

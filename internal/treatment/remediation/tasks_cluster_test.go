@@ -125,9 +125,11 @@ func (s *clusterFixture) newTask(node *corev1.Node) *engine.Task {
 	template.SetName("quick")
 	object, err := remediation.Make(template, node, ownerOf(checkNamed("check")))
 	testkit.Must(s.T, err)
-	return s.remediations.task(CreateRemediation, node, checkRule("check"), triage.Reason{}, Work{
+	task := s.remediations.task(CreateRemediation, node, checkRule("check"), triage.Reason{}, Work{
 		Create: object, Lease: nodelease.Take(nil, node, nodelease.HolderOf("check"), leaseDuration, time.Now()),
 	})
+	task.Begins = true
+	return task
 }
 
 // runs runs a task and checks its result.
