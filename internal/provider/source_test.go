@@ -40,10 +40,12 @@ func TestTheFileOfTheUserIsReadAgain(t *testing.T) {
 		}
 		logged := func(text string, times int) {
 			t.Helper()
+			synctest.Wait()
 			testkit.Check(t, strings.Count(log.String(), text) == times, "want %d times %q:\n%s", times, text, &log)
 		}
 		inForce := func(want float64) {
 			t.Helper()
+			synctest.Wait()
 			testkit.Same(t, testutil.ToFloat64(source.Metrics()), want, "autohealer_repair_statements_in_force")
 		}
 		has("XidError")
