@@ -1,7 +1,6 @@
 package provider_test
 
 import (
-	"bytes"
 	"context"
 	"log/slog"
 	"os"
@@ -26,7 +25,7 @@ func TestTheFileOfTheUserIsReadAgain(t *testing.T) {
 	testkit.Fails(t, err, "reading statements: open "+path)
 	writes("statements: [{type: XidError, status: 'True'}]")
 	synctest.Test(t, func(t *testing.T) {
-		var log bytes.Buffer
+		var log testkit.Log
 		source := testkit.Value(provider.NewSource(path, slog.New(slog.NewTextHandler(&log, nil)))).Must(t)
 		ctx, stop := context.WithCancel(t.Context())
 		ended := make(chan error)
