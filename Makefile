@@ -8,8 +8,8 @@ PACKAGES := ./...
 LONGEST  := ./test/docs ./deploy ./internal/testbed ./cmd/autohealer-agent ./internal/certificate
 # These run the programs in whole clusters. The programs have the race detector. The test code
 # has not: it would need more CPU than the programs. `make nightly` runs it with the detector.
-# Tests with a real Karpenter run after those of CLUSTER_TESTS, because Karpenter exits on a
-# machine that is too busy to renew its Lease.
+# Tests with a real Karpenter run after all others, because Karpenter and the controller exit on a
+# machine that is too busy to renew their Leases.
 CLUSTER_TESTS   := ./test/e2e ./test/chaos ./internal/history
 KARPENTER_TESTS := ./test/pools ./cmd/demo
 PROGRAM_TESTS   := ./test/e2e ./test/chaos $(KARPENTER_TESTS)
@@ -175,9 +175,10 @@ run-tests:
 # results of the first.
 .PHONY: run-suites
 run-suites:
-	@echo "test: running all tests; those of $(CLUSTER_TESTS) $(KARPENTER_TESTS) print their results after the others"
+	@echo "test: running all tests; those of $(CLUSTER_TESTS) print their results after the others, and those of $(KARPENTER_TESTS) run last"
 	@+log=$$(mktemp); trap 'rm -f "$$log"' EXIT; result=0; \
-		$(MAKE) --no-print-directory --keep-going --jobs 2 LOG="$$log" run-others run-clusters || result=1; cat "$$log"; exit $$result
+		$(MAKE) --no-print-directory --keep-going --jobs 2 LOG="$$log" run-others run-clusters || result=1; cat "$$log"; \
+		$(MAKE) --no-print-directory run-karpenter || result=1; exit $$result
 	@[ "$(REAL_NODES)" = 1 ] || echo "test: skipped the tests on real nodes; to run them: REAL_NODES=1 make test, as root (docs/contributing/real-nodes.md)"
 
 .PHONY: run-oldest
@@ -196,10 +197,11 @@ tested-packages:
 
 # The packages without a control plane are last, and have a lower priority: their tests do not
 # wait for other programs.
-.PHONY: run-clusters run-others
+.PHONY: run-clusters run-karpenter run-others
 run-clusters:
-	@+exec >"$(LOG)" 2>&1; result=0; for tests in "$(CLUSTER_TESTS)" "$(KARPENTER_TESTS)"; do \
-		RACE_PROGRAMS=1 go test $(JSON) $(NO_RACE) -p 2 -timeout 30m $$tests || result=1; done; \
+	@exec >"$(LOG)" 2>&1; RACE_PROGRAMS=1 go test $(JSON) $(NO_RACE) -p 2 -timeout 30m $(CLUSTER_TESTS)
+run-karpenter:
+	@+result=0; RACE_PROGRAMS=1 go test $(JSON) $(NO_RACE) -p 2 -timeout 30m $(KARPENTER_TESTS) || result=1; \
 		[ "$(REAL_NODES)" != 1 ] || $(MAKE) --no-print-directory test-nodes || result=1; exit $$result
 run-others:
 	@result=0; \
