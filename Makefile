@@ -170,9 +170,9 @@ run-tests:
 	@reader=$$(mktemp -d); trap 'rm -rf "$$reader"' EXIT; go -C tools build -o "$$reader" ./testlog; \
 		$(MAKE) --no-print-directory JSON=-json $(if $(filter oldest,$(KUBERNETES)),run-oldest,run-suites) | "$$reader/testlog"
 
-# Two groups run at a time. The tests of one keep the cores busy; those of the other, which run
-# controllers, mostly wait. The second group writes its results to LOG, so that they follow the
-# results of the first.
+# Two groups run at a time, and the tests with Karpenter after them. The tests of one group keep the
+# cores busy; those of the other, which run controllers, mostly wait. The second group writes its
+# results to LOG, so that they follow the results of the first.
 .PHONY: run-suites
 run-suites:
 	@echo "test: running all tests; those of $(CLUSTER_TESTS) print their results after the others, and those of $(KARPENTER_TESTS) run last"
