@@ -11,6 +11,8 @@ import (
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -309,24 +311,56 @@ func (h *Policy) restoreAccepted(c *check) (triage.Rule, []remediation.Template)
 
 // inForce returns the health check with the spec that was followed last and the nodes under
 // remediation in its status; nil for none. While the controller deferred, another controller followed
-// the newest version, so an edit of that time interrupts nothing.
+// the newest version, so an edit of that time interrupts nothing. The same is true of a stored version
+// that does not fit the remediations in progress: another controller began them while this one was off.
 func (h *Policy) inForce(c *check) *remediationv1alpha1.NodeHealthCheck {
 	version := &remediationv1alpha1.NodeHealthCheck{ObjectMeta: c.object.ObjectMeta, Spec: c.object.Spec}
+	objects := h.remediations.ObjectsOf(checkRule(c.object.Name))
+	for node := range objects {
+		objects[node] = slices.DeleteFunc(objects[node], func(o remediation.Object) bool { return o.Deleting })
+	}
 	switch {
 	case c.isFollowed():
 		version.Status.AcceptedSpec = c.accepted
 	case c.accepted != "":
 		return nil
-	default: // a previous leader wrote the status
+	case h.fitsStored(c, objects): // a previous leader wrote the status
 		version.Status.AcceptedSpec, version.Status.Conditions = c.status.Stored.AcceptedSpec, c.status.Stored.Conditions
 	}
-	objects := h.remediations.ObjectsOf(checkRule(c.object.Name))
 	for _, node := range slices.Sorted(maps.Keys(objects)) {
-		if slices.ContainsFunc(objects[node], func(o remediation.Object) bool { return !o.Deleting }) {
+		if len(objects[node]) > 0 {
 			version.Status.UnhealthyNodes = append(version.Status.UnhealthyNodes, remediationv1alpha1.UnhealthyNode{Name: node, Remediations: make([]remediationv1alpha1.Remediation, 1)})
 		}
 	}
 	return version
+}
+
+// fitsStored reports whether the stored accepted version selects the nodes of the objects, and has
+// their templates.
+func (h *Policy) fitsStored(c *check, objects map[string][]remediation.Object) bool {
+	spec, err := format.DecodeSpec[remediationv1alpha1.NodeHealthCheckSpec](c.status.Stored.AcceptedSpec)
+	if err != nil {
+		return false
+	}
+	_, ladder, err := compileAccepted(c.object, spec)
+	if err != nil {
+		return false
+	}
+	selector := labels.Everything()
+	if spec.Selector != nil {
+		if selector, err = metav1.LabelSelectorAsSelector(spec.Selector); err != nil {
+			return false
+		}
+	}
+	for name, all := range objects {
+		node := h.host.Node(name)
+		for _, object := range all {
+			if _, isStep := object.Step(ladder); !isStep || node != nil && !selector.Matches(labels.Set(node.Object.Labels)) {
+				return false
+			}
+		}
+	}
+	return true
 }
 
 // followCheck updates the rule of a health check. If the new version is invalid, or would

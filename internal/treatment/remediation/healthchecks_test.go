@@ -201,6 +201,28 @@ func TestAnEditInterruptsNoRemediation(t *testing.T) {
 			})
 		})
 	}
+	for name, before := range map[string]func(*remediationv1alpha1.NodeHealthCheckSpec){
+		"of the selector": func(s *remediationv1alpha1.NodeHealthCheckSpec) {
+			s.Selector = &metav1.LabelSelector{MatchLabels: map[string]string{"no": "node"}}
+		},
+		"of the template": func(s *remediationv1alpha1.NodeHealthCheckSpec) { s.RemediationTemplate.Name = "slow" },
+	} {
+		t.Run(name+" while medik8s' controller followed alone", func(t *testing.T) {
+			withHealthCheck(t, func(w *healthCheckFixture) {
+				object := w.treats("a")
+				next := newHealthCheckFixture(enginetest.New(t))
+				testkit.Must(t, next.NodeInbox().Update(w.Node("a").Object))
+				next.loads([]*unstructured.Unstructured{object}, func(c *remediationv1alpha1.NodeHealthCheck) {
+					older := c.DeepCopy()
+					before(&older.Spec)
+					c.Status.AcceptedSpec = format.EncodeSpec(older.Spec)
+				})
+				next.locks("a", nodelease.HolderOf("check"), leaseDuration)
+				next.WantNoTask("a")
+				inForce(t, next)
+			})
+		})
+	}
 	withHealthCheck(t, func(w *healthCheckFixture) { // the user accepts the impact
 		w.treats("a")
 		w.brings(edited(deselect))
