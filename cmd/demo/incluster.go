@@ -70,6 +70,8 @@ type inCluster struct {
 	patience time.Duration
 	// root is the folder of the repository.
 	root string
+	// kubeconfig is the path of the kubeconfig; empty means that of kubectl.
+	kubeconfig string
 
 	printer *printer
 	context string // of the kubeconfig
@@ -139,6 +141,7 @@ func (r *inCluster) start(ctx context.Context, out io.Writer, cluster string) (e
 // connect reads the kubeconfig, and prints which cluster it names.
 func (r *inCluster) connect(ctx context.Context) error {
 	rules := clientcmd.NewDefaultClientConfigLoadingRules()
+	rules.ExplicitPath = r.kubeconfig
 	raw, err := rules.Load()
 	if err != nil {
 		return fmt.Errorf("reading the kubeconfig: %w; set KUBECONFIG to a valid file", err)
@@ -247,6 +250,9 @@ func (r *inCluster) helm(ctx context.Context, args ...string) (string, error) {
 	cmd := exec.CommandContext(ctx, program, append(args, "--kube-context="+r.context, "--namespace="+install.Namespace)...)
 	// Variables like HELM_KUBEAPISERVER could name another cluster.
 	cmd.Env = slices.DeleteFunc(os.Environ(), func(each string) bool { return strings.HasPrefix(each, "HELM_") })
+	if r.kubeconfig != "" {
+		cmd.Env = append(cmd.Env, "KUBECONFIG="+r.kubeconfig)
+	}
 	// Ctrl-C is for the demo, which then ends Helm in order.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }

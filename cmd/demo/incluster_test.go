@@ -32,6 +32,7 @@ type userCluster struct {
 }
 
 func TestInClusterInstallsReportsAndRemovesWhatItInstalled(t *testing.T) {
+	t.Parallel()
 	u := newUserCluster(t)
 	testkit.Value(u.CreateNodes(t.Context(), testbed.Nodes{Count: 3})).Must(t)
 	broken := deadlocked()
@@ -58,7 +59,6 @@ func newUserCluster(t *testing.T) userCluster {
 			ControllerManager: []string{"--controllers=*,-deployment-controller,-daemonset-controller,-endpoints-controller", "--node-monitor-grace-period=1h", "--node-startup-grace-period=1h"},
 		},
 	})
-	t.Setenv("KUBECONFIG", c.Kubeconfig())
 	return userCluster{c, testkit.Value(kubernetes.NewForConfig(c.AdminConfig())).Must(t)}
 }
 
@@ -66,6 +66,14 @@ func inTest(change func(r *inCluster)) *inCluster {
 	r := &inCluster{root: filepath.Join("..", ".."), once: true, patience: time.Minute}
 	change(r)
 	return r
+}
+
+// demo returns a demo in this cluster.
+func (u userCluster) demo(change func(r *inCluster)) *inCluster {
+	return inTest(func(r *inCluster) {
+		r.kubeconfig = u.Kubeconfig()
+		change(r)
+	})
 }
 
 // runsPods runs a controller and an agent while the release is installed, like kubelets, until the
@@ -159,7 +167,7 @@ func (u userCluster) checkClean(t *testing.T, printed string, before []string) {
 	testkit.Require(t, found, "the demo printed no command to remove what stays:\n%s", printed)
 	cmd := exec.CommandContext(t.Context(), "sh", "-c", "kubectl delete "+command)
 	program := testkit.Value(u.Program("kubectl")).Must(t)
-	cmd.Env = append(os.Environ(), "PATH="+filepath.Dir(program)+":"+os.Getenv("PATH"))
+	cmd.Env = append(os.Environ(), "KUBECONFIG="+u.Kubeconfig(), "PATH="+filepath.Dir(program)+":"+os.Getenv("PATH"))
 	out, err := cmd.CombinedOutput()
 	testkit.Require(t, err == nil, "%s: %v\n%s", command, err, out)
 	testkit.Eventually(t, "Kubernetes to delete the namespaces", func() error {
@@ -203,7 +211,7 @@ func (u userCluster) explainsImages(t *testing.T, before []string) {
 	const stored = "jsonpath={.items[*].metadata.uid} {.items[*].metadata.resourceVersion}"
 	releases := func() string { return u.kubectl(t, "get", "secrets", "-A", "-l", "owner=helm", "-o", stored) }
 	var out transcript
-	kept := inTest(func(r *inCluster) { r.registry, r.tag, r.keep = "registry.example.com/team/", "v9", true })
+	kept := u.demo(func(r *inCluster) { r.registry, r.tag, r.keep = "registry.example.com/team/", "v9", true })
 	testkit.Fails(t, kept.start(t.Context(), &out, currentCluster),
 		"cannot pull the image registry.example.com/team/autohealer-controller:v9: ImagePullBackOff: not found. Push the images with make images")
 	checkOutput(t, out.String(), "the release that failed stays", "helm uninstall autohealer --namespace autohealer-system --no-hooks")
@@ -211,7 +219,7 @@ func (u userCluster) explainsImages(t *testing.T, before []string) {
 	// Another run fails, and does not touch the release of this one.
 	first := releases()
 	testkit.Check(t, len(first) > 1, "KEEP=1 has not kept the release")
-	err := inTest(func(*inCluster) {}).start(t.Context(), io.Discard, currentCluster)
+	err := u.demo(func(*inCluster) {}).start(t.Context(), io.Discard, currentCluster)
 	testkit.Check(t, err != nil, "a second release has been installed")
 	testkit.Same(t, releases(), first, "the release of the first run")
 
@@ -225,7 +233,7 @@ func (u userCluster) reportsOnce(t *testing.T, before []string) {
 	values := filepath.Join(t.TempDir(), "values.yaml") // the demo never acts
 	testkit.Must(t, os.WriteFile(values, []byte("enforce: [Taint]\nguardrails: {create: false}\n"), 0o600))
 	var out transcript
-	err := inTest(func(r *inCluster) { r.defaults, r.preset, r.values = true, "eks", values }).start(t.Context(), &out, currentCluster)
+	err := u.demo(func(r *inCluster) { r.defaults, r.preset, r.values = true, "eks", values }).start(t.Context(), &out, currentCluster)
 	testkit.Require(t, err == nil, "%v\n%s", err, out.String())
 	checkOutput(t, out.String(),
 		"with 3 nodes", "as release autohealer in namespace autohealer-system, in mode Observe", "the demo removes it after the first report",
@@ -245,12 +253,12 @@ func (u userCluster) reportsChanges(t *testing.T, before []string) {
 	var out, other transcript
 	ended := make(chan error, 1)
 	go func() {
-		ended <- inTest(func(r *inCluster) { r.once = false }).start(ctx, &out, currentCluster)
+		ended <- u.demo(func(r *inCluster) { r.once = false }).start(ctx, &out, currentCluster)
 	}()
 	out.await(t.Context(), t, "changes follow until Ctrl-C", "kubectl apply -f deploy/defaults")
 
 	role := u.kubectl(t, "get", "clusterrole", install.Account, "-o", "jsonpath={.metadata.uid} {.metadata.resourceVersion}")
-	err := inTest(func(r *inCluster) { r.defaults = true }).start(t.Context(), &other, currentCluster)
+	err := u.demo(func(r *inCluster) { r.defaults = true }).start(t.Context(), &other, currentCluster)
 	testkit.Require(t, err == nil, "%v\n%s", err, other.String())
 	checkOutput(t, other.String(), "already installed, as release autohealer in namespace autohealer-system", "DEFAULTS=1 has no effect", "node-0002 KernelDeadlock=True")
 	testkit.Same(t, u.kubectl(t, "get", "clusterrole", install.Account, "-o", "jsonpath={.metadata.uid} {.metadata.resourceVersion}"), role, "the ClusterRole of the installation")
@@ -271,6 +279,7 @@ func (u userCluster) reportsChanges(t *testing.T, before []string) {
 }
 
 func TestInClusterShowsWhatHelmRefuses(t *testing.T) {
+	t.Parallel()
 	u := newUserCluster(t)
 	before := u.objects(t)
 	const operator = `{apiVersion: apps/v1, kind: Deployment, metadata: {name: node-healthcheck-controller-manager, namespace: default},
@@ -278,7 +287,7 @@ func TestInClusterShowsWhatHelmRefuses(t *testing.T) {
 	testkit.Value(u.KubectlApply(t.Context(), operator)).Must(t)
 	u.kubectl(t, "patch", "deployment", "node-healthcheck-controller-manager", "--subresource=status", "--type=merge", "-p", `{"status": {"replicas": 1, "readyReplicas": 1}}`)
 	var out transcript
-	err := inTest(func(r *inCluster) { r.keep = true }).start(t.Context(), &out, currentCluster)
+	err := u.demo(func(r *inCluster) { r.keep = true }).start(t.Context(), &out, currentCluster)
 	testkit.Check(t, !strings.Contains(out.String(), "helm uninstall"), "the demo claims that there is a release:\n%s", out.String())
 	testkit.Fails(t, err, "medik8s' node-healthcheck-operator runs: Deployment default/node-healthcheck-controller-manager has ready replicas. Scale it to 0", "VALUES=file")
 	u.kubectl(t, "delete", "deployment", "node-healthcheck-controller-manager")
@@ -301,6 +310,7 @@ func TestInClusterExplainsBadInput(t *testing.T) {
 }
 
 func TestInClusterNeedsRights(t *testing.T) {
+	t.Parallel()
 	c := testbed.New(t, testbed.Config{ControllerManager: true})
 	_, err := c.KubectlApply(t.Context(), `
 {apiVersion: rbac.authorization.k8s.io/v1, kind: ClusterRole, metadata: {name: reader}, rules: [{apiGroups: ["*"], resources: ["*"], verbs: [get, list, watch]}]}
@@ -311,8 +321,8 @@ func TestInClusterNeedsRights(t *testing.T) {
 `)
 	testkit.Must(t, err)
 	config := testkit.Value(c.ServiceAccountConfig(t.Context(), "default", "reader")).Must(t)
-	t.Setenv("KUBECONFIG", testkit.Value(c.WriteKubeconfig("reader", config)).Must(t))
-	testkit.Fails(t, inTest(func(*inCluster) {}).start(t.Context(), io.Discard, currentCluster), "may not create customresourcedefinitions: use a context with the ClusterRole cluster-admin")
+	reader := testkit.Value(c.WriteKubeconfig("reader", config)).Must(t)
+	testkit.Fails(t, inTest(func(r *inCluster) { r.kubeconfig = reader }).start(t.Context(), io.Discard, currentCluster), "may not create customresourcedefinitions: use a context with the ClusterRole cluster-admin")
 }
 
 func TestUnhealthyConditionsKnowsHealthyStatuses(t *testing.T) {

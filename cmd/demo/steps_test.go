@@ -20,6 +20,7 @@ import (
 
 // The demo is the first thing that a new user sees, so the test runs all of it.
 func TestDemoRunsAllSteps(t *testing.T) {
+	t.Parallel()
 	var out transcript
 	d := demo{once: true, steps: (*demoCluster).steps}
 	if err := d.run(t.Context(), &out); err != nil {
