@@ -106,6 +106,13 @@ func scenarios() []explored {
 			Checks: []Check{{Name: "broken", Condition: "Broken", MaxUnhealthy: 3, IsWindowed: true}},
 			Rails:  Rails{Attempts: 2}, Pauses: true,
 		}, 2, 1700},
+		{&Scenario{
+			Name:   "cordons, and the end of a correlated failure",
+			Nodes:  []Node{{Name: "a", Zone: "1", True: []string{"Broken"}}, {Name: "b", Zone: "1"}, {Name: "c", Zone: "2", True: []string{"Slow"}}},
+			Sets:   []Set{{Name: "slow", Condition: "Slow", Effect: corev1.TaintEffectNoSchedule, Max: 3}},
+			Checks: []Check{{Name: "broken", Condition: "Broken", MaxUnhealthy: 3}},
+			Rails:  Rails{Together: 2, LongestHold: true}, Cordons: true,
+		}, 2, 1500},
 	}
 }
 

@@ -59,6 +59,7 @@ var sendRules = []sendRule{
 	{"a remediation starts while the gate is open", checkGate},
 	{"a remediation starts while its window is open", checkWindow},
 	{"a remediation starts only if its node is not paused", checkPausedNode},
+	{"a remediation starts only if no user has cordoned the node", checkCordon},
 	{"an attempt is recorded before it starts", checkAttempt},
 	{"a node is not treated more often than allowed", checkAttempts},
 	{"no more remediations start within a period than allowed", checkPace},

@@ -117,6 +117,14 @@ func plantedFaults() map[string]planted {
 			withGuardrails(func(spec *v1alpha1.GuardrailsSpec) { spec.CorrelatedFailure.Keys = []v1alpha1.DomainKey{} }),
 			railed(Rails{Together: 2}), 0, nil, "nothing disruptive starts where nodes failed together",
 		},
+		"correlated failures hold for ever": {
+			withGuardrails(func(spec *v1alpha1.GuardrailsSpec) { spec.CorrelatedFailure.LongestHold = "" }),
+			railed(Rails{Together: 2, LongestHold: true}), 0, nil, "the remediations are those that the conditions ask for",
+		},
+		"cordons are ignored": {
+			withGuardrails(func(spec *v1alpha1.GuardrailsSpec) { spec.Respect.Cordons = new(false) }),
+			cordoned, 1, []op{environment}, "a remediation starts only if no user has cordoned the node",
+		},
 		"the mode Paused is ignored": {
 			withGuardrails(func(spec *v1alpha1.GuardrailsSpec) { spec.Mode = v1alpha1.Enforce }),
 			railed(Rails{Attempts: 3}), 1, []op{environment}, "nothing starts in mode Paused or Observe",
@@ -182,6 +190,7 @@ var (
 	replacedPlane   = &Scenario{Name: "a replaced control-plane node", Nodes: []Node{{Name: "a", ControlPlane: true, True: []string{"Broken"}}, {Name: "b", ControlPlane: true, True: []string{"Broken"}, Fixed: true}}, Checks: broken, Replaces: true}
 	pausedBroken    = &Scenario{Name: "pauses of a broken node", Nodes: []Node{{Name: "a", True: []string{"Broken"}}}, Checks: broken, Pauses: true}
 	pausedUnhealthy = &Scenario{Name: "pauses of an unhealthy node", Nodes: []Node{{Name: "a", True: []string{"Sick"}}}, Sets: noExecute, Pauses: true}
+	cordoned        = &Scenario{Name: "cordons of a broken node", Nodes: []Node{{Name: "a", True: []string{"Broken"}}}, Checks: broken, Rails: Rails{Attempts: 1000}, Cordons: true}
 	windowed        = &Scenario{Name: "a window", Nodes: []Node{{Name: "a", True: []string{"Broken"}}}, Checks: []Check{{Name: "broken", Condition: "Broken", MaxUnhealthy: 2, IsWindowed: true}}}
 	gate            = &Scenario{Name: "a gate of one", Nodes: []Node{{Name: "a", True: []string{"Broken"}}, {Name: "b"}}, Checks: []Check{{Name: "broken", Condition: "Broken", MaxUnhealthy: 1}}}
 )

@@ -170,6 +170,16 @@ func checkPausedNode(c *cluster, r *request) string {
 	return ""
 }
 
+// checkCordon checks that no remediation of a cordoned node begins.
+func checkCordon(c *cluster, r *request) string {
+	if s, begins := c.startOf(r); begins {
+		if node, _ := c.model.objects[objectKey{kind: "Node", name: s.node}].(*corev1.Node); node.Spec.Unschedulable {
+			return r.label + ", and a user has cordoned the node"
+		}
+	}
+	return ""
+}
+
 // checkPausedTaint checks that a paused node gets no taint. A write names the version of the node.
 func checkPausedTaint(c *cluster, r *request, ch change) string {
 	before, _ := ch.before.(*corev1.Node)
@@ -309,7 +319,7 @@ func checkZone(c *cluster, r *request, ch change) string {
 func (c *cluster) open() (names []string) {
 	treated := c.inTreatment()
 	for _, node := range c.nodes() {
-		if len(node.Spec.Taints) == 0 && !slices.Contains(treated, node.Name) {
+		if len(node.Spec.Taints) == 0 && !node.Spec.Unschedulable && !slices.Contains(treated, node.Name) {
 			names = append(names, node.Name)
 		}
 	}
@@ -354,15 +364,22 @@ func (c *cluster) failedTogether(zone string) []string {
 			}
 		}
 	}
+	needed := max(c.scenario.Rails.Together, all/2+1)
 	for _, times := range failed {
 		for _, first := range times {
+			var ends []time.Time // when each node failed
 			together := map[string]bool{}
 			for name, others := range failed {
-				if slices.ContainsFunc(others, func(at time.Time) bool { return !at.Before(first) && at.Sub(first) <= failureWindow }) {
-					together[name] = true
+				others = slices.DeleteFunc(slices.Clone(others), func(at time.Time) bool { return at.Before(first) || at.Sub(first) > failureWindow })
+				if len(others) > 0 {
+					ends, together[name] = append(ends, slices.MinFunc(others, time.Time.Compare)), true
 				}
 			}
-			if c.scenario.Rails.Together > 0 && len(together) >= c.scenario.Rails.Together && 2*len(together) > all {
+			if c.scenario.Rails.Together == 0 || len(ends) < needed {
+				continue
+			}
+			slices.SortFunc(ends, time.Time.Compare)
+			if !c.scenario.Rails.LongestHold || time.Since(ends[needed-1]) < longestHold {
 				return slices.Sorted(maps.Keys(together))
 			}
 		}
@@ -388,7 +405,8 @@ func checkTogether(c *cluster, r *request) string {
 // for longer than a pause, a closed window and the period of the pace last.
 func (c *cluster) isHeld(node *corev1.Node) bool {
 	rails, zone := c.scenario.Rails, node.Labels[corev1.LabelTopologyZone]
-	return c.mode() != v1alpha1.Enforce || c.isLast(node) || len(c.failedTogether(zone)) > 0 || !slices.Contains(c.inTreatment(), node.Name) &&
+	isCordoned := node.Spec.Unschedulable && c.model.objects[rebootOf(node.Name)] == nil
+	return c.mode() != v1alpha1.Enforce || isCordoned || c.isLast(node) || len(c.failedTogether(zone)) > 0 || !slices.Contains(c.inTreatment(), node.Name) &&
 		(isFull(c.inTreatment(), rails.InTreatment) || isFull(c.inZone(zone), rails.InZone))
 }
 

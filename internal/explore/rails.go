@@ -19,6 +19,7 @@ type Rails struct {
 	Pace                       int  // remediations that begin in a minute
 	Attempts                   int  // of a node in a day
 	Together                   int  // nodes of a zone, and more than half of it, that fail within a minute by a common cause
+	LongestHold                bool // treatments in the zone go on longestHold after the last of these failures
 	Last                       bool // the nodes are Ready, so that the last open one is protected
 }
 
@@ -31,6 +32,7 @@ const (
 	pacePeriod     = time.Minute
 	attemptsWindow = 24 * time.Hour
 	failureWindow  = time.Minute
+	longestHold    = time.Minute
 )
 
 // object returns the Guardrails. Limits that the scenario does not name have a value that limits nothing.
@@ -54,6 +56,9 @@ func (r Rails) object() *v1alpha1.Guardrails {
 	}
 	if r.Together > 0 {
 		spec.CorrelatedFailure.Keys = append(spec.CorrelatedFailure.Keys, v1alpha1.DomainKey(corev1.LabelTopologyZone))
+	}
+	if r.LongestHold {
+		spec.CorrelatedFailure.LongestHold = longestHold.String()
 	}
 	if r.Attempts > 0 {
 		spec.MaxAttempts.Limit = int32(r.Attempts)
@@ -110,6 +115,20 @@ func setPause(node *corev1.Node, isPaused bool) {
 		node.Annotations = map[string]string{}
 	}
 	node.Annotations[nodepause.Annotation] = "until=" + time.Now().Add(time.Minute).UTC().Format(time.RFC3339)
+}
+
+// What a user does with a node beside the controller.
+const (
+	isCordoned   = "is cordoned by a user"
+	isUncordoned = "is uncordoned"
+)
+
+// cordonChange returns what a user may do with the cordon of a node.
+func cordonChange(node *corev1.Node) string {
+	if node.Spec.Unschedulable {
+		return node.Name + " " + isUncordoned
+	}
+	return node.Name + " " + isCordoned
 }
 
 // isWindowed reports whether a check of the scenario has a window.

@@ -68,6 +68,8 @@ type Scenario struct {
 	Switches bool
 	// Pauses lets a user pause a node for a minute.
 	Pauses bool
+	// Cordons lets a user cordon a node.
+	Cordons bool
 
 	rules []triage.Rule
 }
@@ -198,6 +200,9 @@ func (s *Scenario) changes(c *cluster) (changes []string) {
 		if s.Pauses {
 			changes = append(changes, pauseChange(node))
 		}
+		if s.Cordons {
+			changes = append(changes, cordonChange(node))
+		}
 		if s.Others {
 			changes = append(changes, s.othersChange(c, node)...)
 		}
@@ -271,6 +276,8 @@ func (s *Scenario) apply(m *model, text string) bool {
 		return s.replaceNode(m, key)
 	case isPausedByUser, isNotPaused:
 		setPause(after, what == isPausedByUser)
+	case isCordoned, isUncordoned:
+		after.Spec.Unschedulable = what == isCordoned
 	case "sends a heartbeat":
 		if after.Annotations == nil {
 			after.Annotations = map[string]string{}
