@@ -316,9 +316,10 @@ func (d *failureDomain) findCause(spec *CorrelatedFailure, now int64) bool {
 	case failed < needed/2: // not sooner, because a new tree visits all unhealthy nodes
 		d.windows = nil
 		return false
-	case failed < needed:
+	case d.windows != nil:
+	case failed < 2*needed/3: // sooner than a hold needs, so that RailUse shows how close it is
 		return false
-	case d.windows == nil:
+	default:
 		d.windows = d.windowsAfter(math.MinInt64, spec.Window)
 	}
 	for w := d.windows; w.most() >= needed; w = d.windowsAfter(d.until, spec.Window) {
@@ -331,6 +332,14 @@ func (d *failureDomain) findCause(spec *CorrelatedFailure, now int64) bool {
 		}
 	}
 	return false
+}
+
+// failedTogether is the largest number of nodes that became unhealthy within a window.
+func (d *failureDomain) failedTogether() int {
+	if d.holds {
+		return d.together
+	}
+	return d.windows.most()
 }
 
 // windowsAfter counts the nodes that became unhealthy after a time. It visits all unhealthy nodes.

@@ -43,8 +43,8 @@ func (c *Core) RailTotals() RailTotals {
 }
 
 // RailUse returns the use of all rails that have a limit, of LastNode, and of [Rails.Hold]. Of the domains of a
-// label it returns those with nodes in treatment or held, and those with a correlated failure. Vetoed
-// is the nodes with a [Veto] that is Respected, if there are any.
+// label it returns those with nodes in treatment or held, and those in which at least two thirds as
+// many nodes are unhealthy as a correlated failure needs. Vetoed is the nodes with a [Veto] that is Respected, if there are any.
 func (c *Core) RailUse() RailUse {
 	s := &c.rails
 	use := RailUse{RailTotals: c.RailTotals(), Next: instant(c.nextRailCount())}
@@ -90,8 +90,8 @@ func (c *Core) RailUse() RailUse {
 		}
 	}
 	for _, d := range s.failures.domains {
-		if d.holds {
-			add(RailCount{Rail: CorrelatedFailed, Domain: c.nameOf(d.label), Limit: s.spec.CorrelatedFailure.needed(d.nodes) - 1, Used: d.together}, &d.waiting)
+		if d.holds || d.windows != nil {
+			add(RailCount{Rail: CorrelatedFailed, Domain: c.nameOf(d.label), Limit: s.spec.CorrelatedFailure.needed(d.nodes) - 1, Used: d.failedTogether()}, &d.waiting)
 		}
 	}
 	slices.SortStableFunc(use.Rails, func(a, b RailCount) int { return cmp.Or(cmp.Compare(a.Domain, b.Domain), cmp.Compare(a.Rail, b.Rail)) })

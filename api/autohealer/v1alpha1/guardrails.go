@@ -379,8 +379,9 @@ type GuardrailsStatus struct {
 	// +kubebuilder:validation:Minimum=0
 	GivenUp int32 `json:"givenUp"`
 
-	// Rails are the limits with their current numbers. Of topology and correlatedFailure only the
-	// label values are listed that hold nodes back or have nodes in treatment. At most 64 are listed.
+	// Rails are the limits with their current numbers. Of topology only the label values are listed
+	// that hold nodes back or have nodes in treatment. Of correlatedFailure only those are listed in
+	// which two thirds as many nodes are unhealthy as a correlated failure needs. At most 64 are listed.
 	//
 	// +optional
 	// +listType=atomic
