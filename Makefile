@@ -8,8 +8,8 @@ PACKAGES := ./...
 LONGEST  := ./test/docs ./deploy ./internal/testbed ./cmd/autohealer-agent ./internal/certificate
 # These run the programs in whole clusters. The programs have the race detector. The test code
 # has not: it would need more CPU than the programs. `make nightly` runs it with the detector.
-# Tests with a real Karpenter run after all others, because Karpenter and the controller exit on a
-# machine that is too busy to renew their Leases.
+# Tests with a real Karpenter run after those of other clusters, because Karpenter and the controller
+# exit on a machine that is too busy to renew their Leases.
 CLUSTER_TESTS   := ./test/e2e ./test/chaos ./internal/history
 KARPENTER_TESTS := ./test/pools ./cmd/demo
 PROGRAM_TESTS   := ./test/e2e ./test/chaos $(KARPENTER_TESTS)
@@ -170,15 +170,17 @@ run-tests:
 	@reader=$$(mktemp -d); trap 'rm -rf "$$reader"' EXIT; go -C tools build -o "$$reader" ./testlog; \
 		$(MAKE) --no-print-directory JSON=-json $(if $(filter oldest,$(KUBERNETES)),run-oldest,run-suites) | "$$reader/testlog"
 
-# Two groups run at a time, and the tests with Karpenter after them. The tests of one group keep the
-# cores busy; those of the other, which run controllers, mostly wait. The second group writes its
-# results to LOG, so that they follow the results of the first.
+# Two groups run at a time. While the tests of one group wait for their controllers, those of the other
+# keep the cores busy. The second group of a pair writes its results to LOG, so that they follow the
+# results of the first.
 .PHONY: run-suites
 run-suites:
-	@echo "test: running all tests; those of $(CLUSTER_TESTS) print their results after the others, and those of $(KARPENTER_TESTS) run last"
+	@echo "test: running all tests, two groups at a time; the results of each second group follow those of the first"
 	@+log=$$(mktemp); trap 'rm -f "$$log"' EXIT; result=0; \
-		$(MAKE) --no-print-directory --keep-going --jobs 2 LOG="$$log" run-others run-clusters || result=1; cat "$$log"; \
-		$(MAKE) --no-print-directory run-karpenter || result=1; exit $$result
+		for pair in 'run-installations run-clusters' 'run-karpenter run-units'; do \
+			$(MAKE) --no-print-directory --keep-going --jobs 2 LOG="$$log" $$pair || result=1; cat "$$log"; \
+		done; \
+		[ "$(REAL_NODES)" != 1 ] || $(MAKE) --no-print-directory test-nodes || result=1; exit $$result
 	@[ "$(REAL_NODES)" = 1 ] || echo "test: skipped the tests on real nodes; to run them: REAL_NODES=1 make test, as root (docs/contributing/real-nodes.md)"
 
 .PHONY: run-oldest
@@ -195,21 +197,21 @@ packages = $$(go list -f '{{.ImportPath}} {{.TestImports}} {{.XTestImports}}' $(
 tested-packages:
 	@go list $(CLUSTER_TESTS) $(KARPENTER_TESTS) $(SEQUENTIAL) $(EXPLORED); printf '%s\n' $(call packages,grep -E) $(call packages,grep -vE)
 
-# The packages without a control plane are last, and have a lower priority: their tests do not
-# wait for other programs.
-.PHONY: run-clusters run-karpenter run-others
+# The packages without a control plane have the lowest priority: their tests do not wait for other
+# programs.
+.PHONY: run-installations run-clusters run-karpenter run-units
+run-installations:
+	@REAL_NODES= go test $(JSON) $(RACE) -p 2 -timeout 30m $(LONGEST) $(call packages,grep -E)
 run-clusters:
 	@exec >"$(LOG)" 2>&1; RACE_PROGRAMS=1 go test $(JSON) $(NO_RACE) -p 2 -timeout 30m $(CLUSTER_TESTS)
 run-karpenter:
-	@+result=0; RACE_PROGRAMS=1 go test $(JSON) $(NO_RACE) -p 2 -timeout 30m $(KARPENTER_TESTS) || result=1; \
-		[ "$(REAL_NODES)" != 1 ] || $(MAKE) --no-print-directory test-nodes || result=1; exit $$result
-run-others:
-	@result=0; \
-		REAL_NODES= go test $(JSON) $(RACE) -p 2 -timeout 30m $(LONGEST) $(call packages,grep -E) || result=1; \
-		nice go test $(JSON) $(NO_RACE) -p 2 -timeout 20m $(SEQUENTIAL) $(EXPLORED) || result=1; \
-		nice go test $(JSON) $(RACE) -p 2 -timeout 20m $(call packages,grep -vE) || result=1; \
-		(cd tools && nice go test $(JSON) $(RACE) -timeout 10m ./...) || result=1; \
-		(cd tools/images && nice go test $(JSON) $(NO_RACE) -timeout 10m ./...) || result=1; exit $$result
+	@RACE_PROGRAMS=1 go test $(JSON) $(NO_RACE) -p 2 -timeout 30m $(KARPENTER_TESTS)
+run-units:
+	@exec >"$(LOG)" 2>&1; result=0; \
+		nice -n 19 go test $(JSON) $(NO_RACE) -p 2 -timeout 20m $(SEQUENTIAL) $(EXPLORED) || result=1; \
+		nice -n 19 go test $(JSON) $(RACE) -p 2 -timeout 20m $(call packages,grep -vE) || result=1; \
+		(cd tools && nice -n 19 go test $(JSON) $(RACE) -timeout 10m ./...) || result=1; \
+		(cd tools/images && nice -n 19 go test $(JSON) $(NO_RACE) -timeout 10m ./...) || result=1; exit $$result
 
 .PHONY: histories
 histories: ## Run the random histories of the core and print the situations that they reached
@@ -291,17 +293,25 @@ fuzz: ## Fuzz every parser for FUZZTIME each (default 30s)
 # vulnerabilities become known, and the fuzzers try other inputs. Each check runs even if
 # another has failed.
 .PHONY: nightly
-nightly: ## Run every fuzz target for FUZZTIME (default 30s), new log rotations, the race detector in all test code, an upgrade and rollbacks in a storm, the e2e tests on the oldest Kubernetes, and the search for known vulnerabilities
+nightly: ## Run every fuzz target for FUZZTIME (default 30s), new log rotations, the race detector in all test code, an upgrade and rollbacks in a storm, the e2e tests on the oldest Kubernetes, the comparison of rights with requests, and the search for known vulnerabilities
 	@result=0; $(MAKE) --no-print-directory fuzz || result=1; $(MAKE) --no-print-directory rotations || result=1; \
 		$(MAKE) --no-print-directory race || result=1; \
 		$(MAKE) --no-print-directory test-upgrade KILLS=20 NODES=60 || result=1; \
 		$(MAKE) --no-print-directory test KUBERNETES=oldest || result=1; \
+		$(MAKE) --no-print-directory rights || result=1; \
 		$(MAKE) --no-print-directory vulnerabilities || result=1; exit $$result
 
 .PHONY: race
 race: testbed testbed-karpenter test-programs ## Run the tests of whole clusters with the race detector in the test code too
 	@echo "race: running $(PROGRAM_TESTS)"
 	@go test $(RACE) -p 1 -timeout 30m $(PROGRAM_TESTS)
+
+.PHONY: rights
+rights: testbed testbed-karpenter test-programs ## Compare the rights in the chart with the requests of all tests of whole clusters: a right that no request has used fails
+	@echo "rights: running the tests of whole clusters"
+	@requests=$$(mktemp -d); trap 'rm -rf "$$requests"' EXIT; export TESTBED_REQUESTS="$$requests"; \
+		go test $(NO_RACE) -p 1 -timeout 30m -skip '^TestEveryRightIsUsed$$' ./test/e2e ./test/pools ./deploy; \
+		go test $(NO_RACE) -count=1 -run '^TestEveryRightIsUsed$$' ./deploy
 
 .PHONY: rotations
 rotations: ## Try 5000 new random sequences of log rotations; make test tries the same 100 each time
