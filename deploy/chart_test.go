@@ -284,8 +284,19 @@ func (r release) nodes(t *testing.T) map[string]string {
 	return contents
 }
 
-// uninstalls removes the release without deleting the policies first, and without removing the agents
-// first.
+// deadlockCheck remediates a node as soon as its kernel is deadlocked.
+const deadlockCheck = `
+apiVersion: remediation.medik8s.io/v1alpha1
+kind: NodeHealthCheck
+metadata: {name: deadlocked}
+spec:
+  selector: {}
+  unhealthyConditions: [{type: KernelDeadlock, status: "True", duration: 0s}]
+  remediationTemplate: {apiVersion: remediator.example.com/v1, kind: ExampleRemediationTemplate, namespace: default, name: reboot}
+`
+
+// uninstalls removes the release without deleting the policies first, without removing the agents
+// first, and during a remediation.
 func (r release) uninstalls(t *testing.T, controller *install.Controller, before map[string]bool, nodesBefore map[string]string) {
 	t.Helper()
 	const configMap = `{apiVersion: v1, kind: ConfigMap, metadata: {name: sets, namespace: autohealer-system, labels: {autohealer.resourcestack.com/condition-sets: "true"}}, data: {sets.yaml: %q}}`
@@ -299,6 +310,13 @@ func (r release) uninstalls(t *testing.T, controller *install.Controller, before
 	api := clientFor(t, r.AdminConfig())
 	testkit.Must(t, createLease(namespace, agent+"-"+mine)(t.Context(), api))
 	r.kubectl(t, "-n", namespace, "label", "lease", agent+"-"+mine, "app.kubernetes.io/name="+agent)
+	r.kubectl(t, "patch", "guardrails", "cluster", "--type=merge", "-p", `{"spec": {"mode": "Enforce"}}`)
+	r.kubectl(t, "apply", "-f", file(t, argoTemplate), "-f", file(t, deadlockCheck))
+	testkit.Eventually(t, "the remediation and its Lease", func() error {
+		_, err := r.Kubectl(t.Context(), "get", "exampleremediations", mine)
+		_, errLease := r.Kubectl(t.Context(), "-n", nodeLocks, "get", "lease", "node-"+mine)
+		return errors.Join(err, errLease)
+	})
 	stopped := make(chan error, 1)
 	go func() { // like a kubelet
 		_, err := r.Kubectl(t.Context(), "wait", "--for=delete", "--timeout=2m", "-n", namespace, "deployment/"+account)
@@ -311,6 +329,9 @@ func (r release) uninstalls(t *testing.T, controller *install.Controller, before
 		"v1 ConfigMap " + namespace + " sets": true,
 		"v1 Namespace <none> " + namespace:    true, "v1 ServiceAccount " + namespace + " default": true, "v1 ConfigMap " + namespace + " kube-root-ca.crt": true,
 		"autohealer.resourcestack.com/v1alpha1 ConditionSet <none> users":                   true,
+		"remediation.medik8s.io/v1alpha1 NodeHealthCheck <none> deadlocked":                 true,
+		"remediator.example.com/v1 ExampleRemediation default " + mine:                      true,
+		"remediator.example.com/v1 ExampleRemediationTemplate default reboot":               true,
 		"apiregistration.k8s.io/v1 APIService <none> v1alpha1.autohealer.resourcestack.com": true, "apiregistration.k8s.io/v1 APIService <none> v1alpha1.remediation.medik8s.io": true,
 	}
 	for _, crd := range testkit.Value(deploy.CRDNames()).Must(t) {

@@ -9,10 +9,12 @@ import (
 	authorizationv1 "k8s.io/api/authorization/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
+	"sigs.k8s.io/yaml"
 
 	"github.com/resourcestack/autohealer/deploy"
 	"github.com/resourcestack/autohealer/internal/testbed"
@@ -326,4 +328,54 @@ rules:
 	}
 	c.kubectl(t, "delete", "-f", role)
 	wait(false)
+}
+
+// TestEveryRightIsUsed compares the rights with the requests of all test clusters. A right that no
+// request has used could be removed.
+func TestEveryRightIsUsed(t *testing.T) {
+	sent := testkit.Value(testbed.SentRequests()).Must(t)
+	if sent == nil {
+		t.Skip("it compares the requests of all other tests: make rights")
+	}
+	count := 0
+	for _, template := range []string{"controller/rights.yaml", "agent/rights.yaml", "cleanup.yaml", "crds.yaml"} {
+		for _, text := range strings.Split(string(testkit.Value(helm(t, "", "template", "autohealer", "chart", "--namespace", namespace, "--show-only", "templates/"+template)).Must(t)), "\n---\n") {
+			var role rbacv1.ClusterRole // a Role has the same fields
+			testkit.Must(t, yaml.Unmarshal([]byte(text), &role))
+			if !strings.HasSuffix(role.Kind, "Role") || slices.Contains([]string{"autohealer-view", "autohealer-edit"}, role.Name) {
+				continue // of users
+			}
+			program, _ := strings.CutSuffix(role.Name, "-events")
+			for _, right := range singleRights(role.Rules) {
+				count++
+				if !isUsed(right, sent, program, role.Namespace) {
+					t.Errorf("%s %s, namespace %q: no request has used %s of %s %v", role.Kind, role.Name, role.Namespace, right.Verbs[0], right.Resources[0], right.ResourceNames)
+				}
+			}
+		}
+	}
+	testkit.Check(t, count > 50, "there are %d rights", count)
+}
+
+// singleRights splits rules into rules of one verb and one resource.
+func singleRights(rules []rbacv1.PolicyRule) (rights []rbacv1.PolicyRule) {
+	for _, rule := range rules {
+		for _, verb := range rule.Verbs {
+			for _, resource := range rule.Resources {
+				rights = append(rights, rbacv1.PolicyRule{Verbs: []string{verb}, APIGroups: rule.APIGroups, Resources: []string{resource}, ResourceNames: rule.ResourceNames})
+			}
+		}
+	}
+	return rights
+}
+
+// isUsed reports whether a request of the account needed the right. The namespace is that of a Role.
+func isUsed(right rbacv1.PolicyRule, sent map[testbed.SentRequest]bool, account, in string) bool {
+	for r := range sent {
+		if r.Account == account && r.Verb == right.Verbs[0] && r.Resource == right.Resources[0] && r.Group == right.APIGroups[0] &&
+			(in == "" || in == r.Namespace) && (right.ResourceNames == nil || slices.Contains(right.ResourceNames, r.ObjectName)) {
+			return true
+		}
+	}
+	return false
 }

@@ -22,10 +22,17 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
+// Stages and levels of the audit log.
+const (
+	stageReceived = "RequestReceived"
+	levelMetadata = "Metadata"
+)
+
 // auditPolicy logs the writes to the resources and their subresources, with responses,
 // because only these have the new resourceVersion. It also logs the stage RequestReceived,
-// which shows running requests and requests that a killed server never answered.
-func auditPolicy(resources []schema.GroupVersionResource, within map[schema.GroupVersionResource][]string) ([]byte, error) {
+// which shows running requests and requests that a killed server never answered. With allMetadata it
+// logs the metadata of all other requests of service accounts.
+func auditPolicy(resources []schema.GroupVersionResource, within map[schema.GroupVersionResource][]string, allMetadata bool) ([]byte, error) {
 	everywhere := []map[string]any{}
 	rules := []map[string]any{}
 	writes := func(of []map[string]any) map[string]any {
@@ -45,6 +52,9 @@ func auditPolicy(resources []schema.GroupVersionResource, within map[schema.Grou
 	}
 	if len(everywhere) > 0 { // a rule without resources means all of them
 		rules = append(rules, writes(everywhere))
+	}
+	if allMetadata {
+		rules = append(rules, map[string]any{"level": levelMetadata, "userGroups": []string{"system:serviceaccounts"}, "omitStages": []string{stageReceived}})
 	}
 	return json.Marshal(map[string]any{
 		"apiVersion":        "audit.k8s.io/v1",
@@ -99,6 +109,7 @@ type auditObject struct {
 
 type auditEvent struct {
 	AuditID          types.UID  `json:"auditID"`
+	Level            string     `json:"level"`
 	Stage            string     `json:"stage"`
 	RequestURI       string     `json:"requestURI"`
 	Verb             string     `json:"verb"`
@@ -213,13 +224,16 @@ func (l *auditLog) readOn() error {
 		if len(bytes.TrimSpace(line)) == 0 || json.Unmarshal(line, &event) != nil {
 			continue // an incomplete line of a killed server
 		}
+		if event.Level == levelMetadata {
+			continue // not a write to a recorded resource
+		}
 		l.take(event)
 	}
 }
 
 func (l *auditLog) take(event auditEvent) {
 	switch event.Stage {
-	case "RequestReceived":
+	case stageReceived:
 		r := newRequest(event)
 		l.requests = append(l.requests, r)
 		l.pending[event.AuditID] = r

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"slices"
 	"sync"
 
@@ -26,6 +27,8 @@ type Cluster struct {
 	client   kubernetes.Interface
 	prober   prober
 	recorder *recorder // nil if nothing is recorded
+	// requestsFolder receives the requests of service accounts; empty for none.
+	requestsFolder string
 
 	mu      sync.Mutex
 	proxies []*Proxy
@@ -67,7 +70,7 @@ func prepare(cfg Config) (*Cluster, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, fmt.Errorf("configuring the testbed: %w", err)
 	}
-	c := &Cluster{cfg: cfg, programs: make(map[string]string)}
+	c := &Cluster{cfg: cfg, programs: make(map[string]string), requestsFolder: os.Getenv(requestsEnv)}
 	for _, name := range cfg.programNames() {
 		path, err := cfg.findProgram(name)
 		if err != nil {
@@ -108,7 +111,7 @@ func (c *Cluster) assemble() (err error) {
 	}
 	c.prober = newProber(c.ca, c.admin.BearerToken)
 	if len(c.cfg.Record) > 0 {
-		c.recorder = newRecorder(c.cfg.Record, c.cfg.RecordIn, c.etcdSocket(), c.folder.log("audit"))
+		c.recorder = newRecorder(c.cfg.Record, c.cfg.RecordIn, c.etcdSocket(), c.auditPath())
 	}
 	c.Etcd = c.etcdPart()
 	c.APIServer = c.apiServerPart(ports[0])
@@ -177,6 +180,9 @@ func (c *Cluster) shutDown() (crashes error, first bool) {
 	}
 	if c.recorder != nil {
 		c.recorder.stop()
+	}
+	if c.requestsFolder != "" {
+		errs = append(errs, keepRequests(c.requestsFolder, c.auditPath()))
 	}
 	for _, port := range c.ports {
 		port.release()

@@ -77,10 +77,10 @@ func (c *Cluster) apiServerPart(port *port) *Part {
 	if !c.cfg.ControllerManager {
 		flags = append(flags, "--disable-admission-plugins=ServiceAccount,TaintNodesByCondition")
 	}
-	if c.recorder != nil {
+	if c.isAudited() {
 		flags = append(flags,
 			"--audit-policy-file="+c.conf("audit-policy.json"),
-			"--audit-log-path="+c.recorder.audit.path,
+			"--audit-log-path="+c.auditPath(),
 			"--audit-log-mode=blocking", // all answered and running requests are in the log
 			"--audit-log-maxsize=1048576",
 		)
@@ -162,6 +162,10 @@ func (c Config) programNames() []string {
 
 func (c *Cluster) etcdSocket() string { return c.folder.at("etcd.sock") }
 
+func (c *Cluster) auditPath() string { return c.folder.log("audit") }
+
+func (c *Cluster) isAudited() bool { return c.recorder != nil || c.requestsFolder != "" }
+
 func (c *Cluster) conf(name string) string { return c.folder.at("conf", name) }
 
 // writeConf writes all files that the parts read.
@@ -188,8 +192,8 @@ func (c *Cluster) writeConf() error {
 		"tokens.csv":          fmt.Appendf(nil, "%s,%s,%s,system:masters\n", c.admin.BearerToken, adminUser, adminUser),
 		"stages.yaml":         kwokStages,
 	}
-	if c.recorder != nil {
-		if files["audit-policy.json"], err = auditPolicy(c.cfg.Record, c.cfg.RecordIn); err != nil {
+	if c.isAudited() {
+		if files["audit-policy.json"], err = auditPolicy(c.cfg.Record, c.cfg.RecordIn, c.requestsFolder != ""); err != nil {
 			return fmt.Errorf("writing the audit policy: %w", err)
 		}
 	}
