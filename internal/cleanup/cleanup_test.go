@@ -197,6 +197,16 @@ func (s *fixture) leavesRemediations() {
 		check.Status.Conditions = []metav1.Condition{{Type: remediationv1alpha1.StandingBack, Status: standsBack, Reason: "Test", LastTransitionTime: metav1.Now()}}
 		testkit.Must(s, s.api.Status().Update(s.Context(), check))
 	}
+	for i, name := range []string{"idle", "repairing"} {
+		policy := &v1alpha1.RepairPolicy{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: v1alpha1.RepairPolicySpec{
+			Selector:            &metav1.LabelSelector{MatchLabels: map[string]string{"a": name}},
+			RemediationTemplate: &corev1.ObjectReference{APIVersion: "example.com/v1", Kind: "RebootTemplate", Namespace: "default", Name: "reboot"},
+			Repair:              v1alpha1.RepairSpec{Policies: []v1alpha1.ConditionRepair{{ConditionType: "Ready", ConditionStatus: "False", Toleration: "10m"}}},
+		}}
+		testkit.Must(s, s.api.Create(s.Context(), policy))
+		policy.Status.Repairing, policy.Status.Tolerations, policy.Status.UnhealthyNodes, policy.Status.Conditions = int32(i), []v1alpha1.ConditionRepair{}, []v1alpha1.UnhealthyNode{}, []metav1.Condition{}
+		testkit.Must(s, s.api.Status().Update(s.Context(), policy))
+	}
 }
 
 func setsWith(key string) string {
@@ -265,6 +275,8 @@ func TestCleanup(t *testing.T) {
 		}
 		const told = "NodeHealthCheck ours: node n0 still has Reboot n0-abcde, which medik8s' controller can continue; to end it: kubectl delete Reboot.v1.example.com n0-abcde -n default\n"
 		testkit.Check(t, strings.Contains(out, told) && !strings.Contains(out, "NodeHealthCheck theirs"), "it does not tell only %q:\n%s", told, out)
+		const repairs = "RepairPolicy repairing: nodes may still have a Reboot that is owned by the policy; to see them: kubectl get Reboot.v1.example.com -n default\n"
+		testkit.Check(t, strings.Contains(out, repairs) && !strings.Contains(out, "RepairPolicy idle"), "it does not tell only %q:\n%s", repairs, out)
 		s.hasOnlyTheirs()
 		sets := &v1alpha1.ConditionSetList{}
 		testkit.Must(s, s.api.List(t.Context(), sets))

@@ -270,30 +270,47 @@ func (c *cleaner) mirrors(ctx context.Context) error {
 	)
 }
 
-// remediations names the remediations that the health checks had when the controller stopped. They
-// stay, because medik8s' controller can continue them.
+// remediations names the remediations that health checks and repair policies had when the controller
+// stopped. They stay, because medik8s' controller can continue those of health checks, and a remediator
+// may be at work.
 func (c *cleaner) remediations(ctx context.Context) error {
-	list := &remediationv1alpha1.NodeHealthCheckList{}
-	return c.each(ctx, list, func() error {
-		for i := range list.Items {
-			check := &list.Items[i]
+	checks, policies := &remediationv1alpha1.NodeHealthCheckList{}, &v1alpha1.RepairPolicyList{}
+	return errors.Join(c.each(ctx, checks, func() error {
+		for i := range checks.Items {
+			check := &checks.Items[i]
 			if meta.IsStatusConditionTrue(check.Status.Conditions, remediationv1alpha1.StandingBack) {
 				continue
 			}
 			for _, node := range check.Status.UnhealthyNodes {
 				for _, remediation := range node.Remediations {
 					o := remediation.Resource
-					group, version, _ := strings.Cut(o.APIVersion, "/")
-					end := fmt.Sprintf("kubectl delete %s.%s.%s %s", o.Kind, version, group, o.Name)
-					if o.Namespace != "" {
-						end += " -n " + o.Namespace
-					}
-					fmt.Fprintf(c.Out, "NodeHealthCheck %s: node %s still has %s %s, which medik8s' controller can continue; to end it: %s\n", check.Name, node.Name, o.Kind, o.Name, end)
+					fmt.Fprintf(c.Out, "NodeHealthCheck %s: node %s still has %s %s, which medik8s' controller can continue; to end it: %s\n", check.Name, node.Name, o.Kind, o.Name, kubectl("delete", o))
 				}
 			}
 		}
 		return nil
-	})
+	}), c.each(ctx, policies, func() error {
+		for i := range policies.Items {
+			policy := &policies.Items[i]
+			template := policy.Spec.RemediationTemplate
+			if template == nil || policy.Status.Repairing == 0 {
+				continue
+			}
+			of := corev1.ObjectReference{APIVersion: template.APIVersion, Kind: strings.TrimSuffix(template.Kind, "Template"), Namespace: template.Namespace}
+			fmt.Fprintf(c.Out, "RepairPolicy %s: nodes may still have a %s that is owned by the policy; to see them: %s\n", policy.Name, of.Kind, kubectl("get", of))
+		}
+		return nil
+	}))
+}
+
+// kubectl returns a command about an object, or about all objects of a kind if the reference has no name.
+func kubectl(verb string, o corev1.ObjectReference) string {
+	group, version, _ := strings.Cut(o.APIVersion, "/")
+	command := strings.TrimSpace(fmt.Sprintf("kubectl %s %s.%s.%s %s", verb, o.Kind, version, group, o.Name))
+	if o.Namespace != "" {
+		command += " -n " + o.Namespace
+	}
+	return command
 }
 
 // ledger deletes the ConfigMap of the ledger.
