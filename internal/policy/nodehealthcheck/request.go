@@ -6,7 +6,9 @@ import (
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	remediationv1alpha1 "github.com/resourcestack/autohealer/api/remediation/v1alpha1"
 	"github.com/resourcestack/autohealer/internal/engine"
+	"github.com/resourcestack/autohealer/internal/format"
 	"github.com/resourcestack/autohealer/internal/policykind"
 	"github.com/resourcestack/autohealer/internal/remediation"
 	"github.com/resourcestack/autohealer/internal/triage"
@@ -65,18 +67,24 @@ func (h *Policy) IsDeferring() bool { return h.deferring }
 func (h *Policy) ReadsConfirmations() bool { return len(h.known) > 0 }
 
 // References yields the kinds that health checks name, in spec and status. An earlier
-// leader may have created objects from templates that are no longer in the spec.
+// leader may have created objects from templates that are no longer in the spec, and those of the version
+// that it followed last decide whether that version stays in force.
 func (h *Policy) References() iter.Seq[schema.GroupVersionKind] {
 	return func(yield func(schema.GroupVersionKind) bool) {
 		for _, c := range h.known {
-			refs := c.object.Spec.EscalatingRemediations
-			for i := range refs {
-				if !remediation.YieldKinds(refs[i].RemediationTemplate, yield) {
+			specs := []remediationv1alpha1.NodeHealthCheckSpec{c.object.Spec}
+			if accepted, err := format.DecodeSpec[remediationv1alpha1.NodeHealthCheckSpec](c.status.Stored.AcceptedSpec); err == nil && !c.isFollowed() {
+				specs = append(specs, accepted)
+			}
+			for _, spec := range specs {
+				for i := range spec.EscalatingRemediations {
+					if !remediation.YieldKinds(spec.EscalatingRemediations[i].RemediationTemplate, yield) {
+						return
+					}
+				}
+				if ref := spec.RemediationTemplate; ref != nil && !remediation.YieldKinds(*ref, yield) {
 					return
 				}
-			}
-			if ref := c.object.Spec.RemediationTemplate; ref != nil && !remediation.YieldKinds(*ref, yield) {
-				return
 			}
 			for _, t := range c.ladder { // the version in force may not be the newest
 				if !yield(t.GroupVersionKind) || !yield(t.ObjectKind()) {

@@ -177,28 +177,32 @@ func TestAnEditInterruptsNoRemediation(t *testing.T) {
 				inForce(t, w)
 				testkit.Same(t, w.CountEvents(treat.Disabled), 0, "Events about missing templates")
 			})
-			withHealthCheck(t, func(w *healthCheckFixture) { // under the next leader
-				object := w.treats("a")
-				next := newHealthCheckFixture(enginetest.New(t))
-				testkit.Must(t, next.NodeInbox().Update(w.Node("a").Object))
-				next.brings(edited(func(c *remediationv1alpha1.NodeHealthCheck) {
-					c.Status = w.status()
-					of.edit(c)
-				}))
-				for range 2 { // then the kinds of the accepted version
-					for gvk := range next.remediations.watches.Known {
-						next.lists(gvk, map[schema.GroupVersionKind][]*unstructured.Unstructured{rebootKind: {object}}[gvk]...)
+			for _, hasRows := range []bool{true, false} { // the previous leader may not have written the newest status
+				withHealthCheck(t, func(w *healthCheckFixture) { // under the next leader
+					object := w.treats("a")
+					next := newHealthCheckFixture(enginetest.New(t))
+					testkit.Must(t, next.NodeInbox().Update(w.Node("a").Object))
+					next.brings(edited(func(c *remediationv1alpha1.NodeHealthCheck) {
+						if c.Status = w.status(); !hasRows {
+							c.Status.UnhealthyNodes = nil
+						}
+						of.edit(c)
+					}))
+					for range 2 { // then the kinds of the accepted version
+						for gvk := range next.remediations.watches.Known {
+							next.lists(gvk, map[schema.GroupVersionKind][]*unstructured.Unstructured{rebootKind: {object}}[gvk]...)
+						}
+						if next.remediations.watches.Known[rebootTemplateKind] != nil {
+							next.template(rebootTemplateKind, "quick")
+						}
+						next.runRound()
+						next.runRound()
+						testkit.Same(t, next.status().Phase, remediationv1alpha1.PhaseRemediating, "the phase")
 					}
-					if next.remediations.watches.Known[rebootTemplateKind] != nil {
-						next.template(rebootTemplateKind, "quick")
-					}
-					next.runRound()
-					next.runRound()
-					testkit.Same(t, next.status().Phase, remediationv1alpha1.PhaseRemediating, "the phase")
-				}
-				next.locks("a", nodelease.HolderOf("check"), leaseDuration)
-				isHeld(t, next, of.field)
-			})
+					next.locks("a", nodelease.HolderOf("check"), leaseDuration)
+					isHeld(t, next, of.field)
+				})
+			}
 		})
 	}
 	for name, before := range map[string]func(*remediationv1alpha1.NodeHealthCheckSpec){
