@@ -310,7 +310,7 @@ race: testbed testbed-karpenter test-programs ## Run the tests of whole clusters
 rights: testbed testbed-karpenter test-programs ## Compare the rights in the chart with the requests of all tests of whole clusters: a right that no request has used fails
 	@echo "rights: running the tests of whole clusters"
 	@requests=$$(mktemp -d); trap 'rm -rf "$$requests"' EXIT; export TESTBED_REQUESTS="$$requests"; \
-		go test $(NO_RACE) -p 1 -timeout 30m -skip '^TestEveryRightIsUsed$$' ./test/e2e ./test/pools ./deploy; \
+		go test $(NO_RACE) -p 1 -timeout 30m -skip '^TestEveryRightIsUsed$$' ./test/e2e ./test/pools ./deploy ./internal/cleanup; \
 		go test $(NO_RACE) -count=1 -run '^TestEveryRightIsUsed$$' ./deploy
 
 .PHONY: rotations

@@ -257,7 +257,10 @@ func (r release) upgrades(t *testing.T) {
 	r.kubectl(t, "annotate", "guardrails", "cluster", "autohealer.resourcestack.com/paused=storage fails")
 	modeIs("status", "Paused")
 	r.showsInArgo(t, "guardrails/cluster", "Suspended")
+	// An older version did not have the kind.
+	r.kubectl(t, "delete", "crd/repairpolicies.autohealer.resourcestack.com")
 	upgrade("--set", "controller.replicas=3")
+	r.kubectl(t, "get", "crd/repairpolicies.autohealer.resourcestack.com")
 	modeIs("status", "Paused")
 	notes := testkit.Value(r.helm(t, "get", "notes", "autohealer", "--namespace", namespace)).Must(t)
 	testkit.Check(t, strings.Contains(notes, "It is paused") && !strings.Contains(notes, "It acts"), "the notes of an upgrade during a pause are\n%s", notes)

@@ -370,9 +370,14 @@ func singleRights(rules []rbacv1.PolicyRule) (rights []rbacv1.PolicyRule) {
 }
 
 // isUsed reports whether a request of the account needed the right. The namespace is that of a Role.
+// A client that watches lists too: API servers before Kubernetes 1.34 do not send a list in a watch.
 func isUsed(right rbacv1.PolicyRule, sent map[testbed.SentRequest]bool, account, in string) bool {
+	verbs := right.Verbs
+	if verbs[0] == "list" {
+		verbs = []string{"list", "watch"}
+	}
 	for r := range sent {
-		if r.Account == account && r.Verb == right.Verbs[0] && r.Resource == right.Resources[0] && r.Group == right.APIGroups[0] &&
+		if r.Account == account && slices.Contains(verbs, r.Verb) && r.Resource == right.Resources[0] && r.Group == right.APIGroups[0] &&
 			(in == "" || in == r.Namespace) && (right.ResourceNames == nil || slices.Contains(right.ResourceNames, r.ObjectName)) {
 			return true
 		}

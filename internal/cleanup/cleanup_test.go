@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -16,6 +17,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -75,11 +77,29 @@ func newSite(t *testing.T) *fixture {
 	return s
 }
 
+// busyClient has a kubelet write to the first node that the cleanup writes to, in the moment before.
+type busyClient struct {
+	client.Client
+	kubelet client.Client
+	once    sync.Once
+}
+
+// Patch patches an object.
+func (c *busyClient) Patch(ctx context.Context, object client.Object, patch client.Patch, options ...client.PatchOption) error {
+	if object.GetObjectKind().GroupVersionKind().Kind == "Node" {
+		c.once.Do(func() {
+			node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: object.GetName()}}
+			_ = c.kubelet.Patch(ctx, node, client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"labels":{"written":"meanwhile"}}}`)))
+		})
+	}
+	return c.Client.Patch(ctx, object, patch, options...)
+}
+
 // run cleans up with the shipped permissions only.
 func (s *fixture) run(dryRun bool) (cleanup.Result, string, error) {
 	s.Helper()
 	var out bytes.Buffer
-	result, err := cleanup.Run(s.Context(), cleanup.Config{Client: s.restricted, Namespace: namespace, AgentNamespace: namespace, LeaseName: leader, DryRun: dryRun, Out: &out})
+	result, err := cleanup.Run(s.Context(), cleanup.Config{Client: &busyClient{Client: s.restricted, kubelet: s.api}, Namespace: namespace, AgentNamespace: namespace, LeaseName: leader, DryRun: dryRun, Out: &out})
 	return result, out.String(), err
 }
 

@@ -94,9 +94,19 @@ func sentRequests(auditLog string) (requests []SentRequest, err error) {
 			Group: object.APIGroup, Resource: strings.TrimSuffix(object.Resource+"/"+object.Subresource, "/"),
 			Namespace: object.Namespace, ObjectName: object.Name,
 		}
-		if isAccount && !known[request] {
-			known[request] = true
-			requests = append(requests, request)
+		if !isAccount {
+			continue
+		}
+		needed := []SentRequest{request}
+		if request.Verb == "patch" && event.ResponseStatus.Code == http.StatusCreated { // an apply needs both rights
+			request.Verb = "create"
+			needed = append(needed, request)
+		}
+		for _, request := range needed {
+			if !known[request] {
+				known[request] = true
+				requests = append(requests, request)
+			}
 		}
 	}
 	if err := lines.Err(); err != nil {
