@@ -369,7 +369,8 @@ func file(t *testing.T, manifest string) string {
 	folder := testkit.Value(os.MkdirTemp("", "manifest-")).Must(t)
 	t.Cleanup(func() { testkit.Must(t, os.RemoveAll(folder)) })
 	path := filepath.Join(folder, "manifest.yaml")
-	testkit.Must(t, os.WriteFile(path, []byte(manifest), 0o600))
+	// kubectl 1.30 would read YAML that begins with a brace as JSON.
+	testkit.Must(t, os.WriteFile(path, []byte("---\n"+manifest), 0o600))
 	return path
 }
 

@@ -65,6 +65,11 @@ type Respect struct {
 	Cordons, ClusterAutoscaler, Karpenter, Maintenance, DeletingMachines, ExcludeLabel, DoNotDisrupt bool
 }
 
+// HeldByRespect says which field of respect holds a node, because of which work, and when it continues.
+func HeldByRespect(field, what, ends string) string {
+	return "held by respect." + field + " of Guardrails: " + what + "; continues when " + ends
+}
+
 // RespectAll returns the default.
 func RespectAll() Respect { return Respect{true, true, true, true, true, true, true} }
 

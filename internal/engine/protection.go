@@ -8,6 +8,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/resourcestack/autohealer/internal/dialect"
 	"github.com/resourcestack/autohealer/internal/times"
 	"github.com/resourcestack/autohealer/internal/treat"
 	"github.com/resourcestack/autohealer/internal/triage"
@@ -41,7 +42,7 @@ func protectedBy(pod, annotation string) string {
 	if pod == "" {
 		return ""
 	}
-	return "held by respect.doNotDisrupt of Guardrails: pod " + pod + " is annotated " + annotation + "; continues when the pod ends or the annotation is removed"
+	return dialect.HeldByRespect("doNotDisrupt", "pod "+pod+" is annotated "+annotation, "the pod ends or the annotation is removed")
 }
 
 // IsProtected reports whether a pod protects the node of a task from the first step of a treatment.

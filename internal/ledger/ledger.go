@@ -128,25 +128,37 @@ func (l *Ledger) Write(ctx context.Context, entries []Entry) error {
 // because only the holder knows its entries. If another process has claimed the ledger
 // meanwhile, the ConfigMap exists and the creation fails.
 func (l *Ledger) replace(ctx context.Context, entries []Entry) error {
-	next := l.stored.DeepCopy()
-	l.setData(next, entries)
-	metav1.SetMetaDataAnnotation(&next.ObjectMeta, previousAnnotation, l.stored.ResourceVersion)
-	err := l.client.Update(ctx, next)
-	if apierrors.IsNotFound(err) {
-		next = newConfigMap(l.stored.Namespace)
+	if l.stored.UID != "" {
+		next := l.stored.DeepCopy()
 		l.setData(next, entries)
-		err = l.client.Create(ctx, next)
+		metav1.SetMetaDataAnnotation(&next.ObjectMeta, previousAnnotation, l.stored.ResourceVersion)
+		err := l.client.Update(ctx, next)
+		if err == nil {
+			l.stored = next
+		}
+		if !apierrors.IsNotFound(err) {
+			return err
+		}
 	}
+	next := newConfigMap(l.stored.Namespace)
+	l.setData(next, entries)
+	err := l.client.Create(ctx, next)
 	if err == nil {
 		l.stored = next
 	}
 	return err
 }
 
-// refresh reads the ledger again and checks that this process still holds it.
+// refresh reads the ledger again and checks that this process still holds it. Kubernetes 1.30 answers
+// an update of a deleted ConfigMap with a conflict: then nothing is stored.
 func (l *Ledger) refresh(ctx context.Context) error {
 	found := &corev1.ConfigMap{}
-	if err := l.client.Get(ctx, client.ObjectKeyFromObject(l.stored), found); err != nil {
+	err := l.client.Get(ctx, client.ObjectKeyFromObject(l.stored), found)
+	if apierrors.IsNotFound(err) {
+		l.stored = newConfigMap(l.stored.Namespace)
+		return nil
+	}
+	if err != nil {
 		return fmt.Errorf("reading the ledger: %w", err)
 	}
 	now, err := read(found)

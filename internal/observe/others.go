@@ -25,7 +25,7 @@ var (
 // remediator may have cordoned the node, and Karpenter may disrupt the node because of it.
 func WorkOfOthers(n *corev1.Node, respect dialect.Respect, isTreated bool) (reasons []string) {
 	hold := func(field, what, ends string) {
-		reasons = append(reasons, "held by respect."+field+" of Guardrails: "+what+"; continues when "+ends)
+		reasons = append(reasons, dialect.HeldByRespect(field, what, ends))
 	}
 	const taintIsGone = "the taint is gone"
 	if respect.Cordons && n.Spec.Unschedulable && !isTreated {

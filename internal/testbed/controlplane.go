@@ -112,7 +112,7 @@ func (c *Cluster) controllerManagerPart(port *port) *Part {
 }
 
 func (c *Cluster) schedulerPart(port *port) *Part {
-	return c.part("kube-scheduler", c.prober.ok("https://"+port.address()+"/readyz"),
+	return c.part("kube-scheduler", c.prober.ok("https://"+port.address()+"/healthz"), // Kubernetes 1.30 has no /readyz
 		c.cfg.Flags.Scheduler, c.componentFlags(port, "scheduler")...)
 }
 

@@ -88,9 +88,9 @@ const (
 // eventKinds describes the Events of each kind. TaintsChanged is described by [taintEvents].
 var eventKinds = [...]EventKind{
 	TaintsChanged: {Action: validateAction, Type: normal},
-	Accepted: {"Accepted", validateAction, normal, "ConditionSet, ConfigMap, NodeHealthCheck, NodePool, Guardrails",
+	Accepted: {"Accepted", validateAction, normal, "ConditionSet, ConfigMap, NodeHealthCheck, RepairPolicy, NodePool, Guardrails",
 		"A version is in force: a new version of a ConfigMap or a repair block, or a version after a problem. Or the ConditionSet is no longer held."},
-	NotAccepted: {"NotAccepted", validateAction, warning, "ConditionSet, ConfigMap, NodeHealthCheck, NodePool, Guardrails, Node",
+	NotAccepted: {"NotAccepted", validateAction, warning, "ConditionSet, ConfigMap, NodeHealthCheck, RepairPolicy, NodePool, Guardrails, Node",
 		"The newest version, or the annotation for the mode, is invalid and not in force. On a Node: the controller removed the taint of such a ConditionSet."},
 	Held:               {"Held", validateAction, warning, onSet, "The ConditionSet places no new taint, because it may match healthy nodes."},
 	NotSaved:           {"NotSaved", validateAction, warning, "ConfigMap", "The newest version is not in force, because the controller could not store it."},
@@ -109,8 +109,8 @@ var eventKinds = [...]EventKind{
 	RemediationRemoved: {"RemediationRemoved", "RemoveRemediation", normal, onRemediation, "The controller deleted a remediation object."},
 	NoTemplateLeft:     {"NoTemplateLeft", validateAction, warning, "Node, NodeHealthCheck", "The last remediation failed or timed out, and the node is still unhealthy."},
 	InvalidNodeLabel:   {"InvalidNodeLabel", validateAction, warning, "Node, NodeHealthCheck", "An unhealthy node has the exclude label with a value without effect."},
-	Disabled:           {"Disabled", validateAction, warning, "NodeHealthCheck, RepairPolicy", "A template is missing or invalid, or the RepairPolicy is invalid."},
-	Enabled:            {"Enabled", validateAction, normal, "NodeHealthCheck, RepairPolicy", "The problem of Disabled is solved."},
+	Disabled:           {"Disabled", validateAction, warning, "NodeHealthCheck", "A template is missing or invalid."},
+	Enabled:            {"Enabled", validateAction, normal, "NodeHealthCheck", "The problem of Disabled is solved."},
 	StormRecoveryStarted: {"StormRecoveryStarted", validateAction, warning, onCheck,
 		"A storm: more nodes are unhealthy than the limit allows. No new remediation starts."},
 	StormRecoveryCooldownStarted: {"StormRecoveryCooldownStarted", validateAction, warning, onCheck, "The storm is over. New remediations start after the cooldown."},

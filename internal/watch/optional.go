@@ -123,7 +123,9 @@ func (box *Optional[T]) ListWithContext(ctx context.Context, options metav1.List
 // list.
 func (box *Optional[T]) WatchWithContext(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
 	w, err := box.source.WatchWithContext(ctx, options)
-	if ctx.Err() == nil {
+	// An API server before Kubernetes 1.34 does not send a list in a watch. The reflector then lists.
+	isOldServer := options.SendInitialEvents != nil && apierrors.IsInvalid(err)
+	if ctx.Err() == nil && !isOldServer {
 		box.SetAvailability(err)
 	}
 	if err != nil {

@@ -18,6 +18,7 @@ import (
 
 	autohealerv1alpha1 "github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
 	remediationv1alpha1 "github.com/resourcestack/autohealer/api/remediation/v1alpha1"
+	"github.com/resourcestack/autohealer/internal/dialect"
 	"github.com/resourcestack/autohealer/internal/engine"
 	"github.com/resourcestack/autohealer/internal/format"
 	"github.com/resourcestack/autohealer/internal/metricset"
@@ -175,7 +176,11 @@ func (h *Policy) AddVetoes(now time.Time, n *engine.Node, facts *triage.Node) {
 	}
 	if message := h.remediations.ForeignLease(now, n.Object.Name); message != "" {
 		respect := h.host.Respect()
-		veto(message, respect != nil && respect.Maintenance)
+		isRespected := respect != nil && respect.Maintenance
+		if isRespected {
+			message = dialect.HeldByRespect("maintenance", message, "the Lease ends")
+		}
+		veto(message, isRespected)
 	}
 }
 

@@ -236,7 +236,7 @@ func TestAnInvalidPolicyReportsThatNothingIsRepaired(t *testing.T) {
 		if is := h.conditionOf("p", v1alpha1.Accepted); is.Status != metav1.ConditionFalse || !strings.Contains(is.Message, "defaultTolerationDuration") || !strings.Contains(is.Message, message) {
 			t.Errorf("its status: %+v", is)
 		}
-		if is := h.Events[len(h.Events)-1]; is.EventReason != treat.Disabled || !strings.Contains(is.Message, message) {
+		if is := h.Events[len(h.Events)-1]; is.EventReason != treat.NotAccepted || !strings.Contains(is.Message, message) {
 			t.Errorf("its Event: %+v", is)
 		}
 		h.policy("p", func(p *v1alpha1.RepairPolicy) { p.Spec.Repair = v1alpha1.RepairSpec{} })
@@ -245,7 +245,7 @@ func TestAnInvalidPolicyReportsThatNothingIsRepaired(t *testing.T) {
 		if is := h.conditionOf("p", v1alpha1.Accepted); !strings.Contains(is.Message, message) {
 			t.Errorf("its status when it was right once: %+v", is)
 		}
-		if is := h.Events[len(h.Events)-1]; is.EventReason != treat.Disabled || !strings.Contains(is.Message, message) {
+		if is := h.Events[len(h.Events)-1]; is.EventReason != treat.NotAccepted || !strings.Contains(is.Message, message) {
 			t.Errorf("its Event: %+v", is)
 		}
 		h.policy("p", func(p *v1alpha1.RepairPolicy) { p.Spec.Repair.Enabled = new(false) })

@@ -73,9 +73,9 @@ func (r *Policy) reportMode(before, pool *repairblock.Pool) {
 
 // reportPolicy reports that a repair policy is invalid, or valid again.
 func (r *Policy) reportPolicy(pol *repairPolicy) {
-	event := treat.Event{Policy: treat.AboutPolicy(pol.object), EventReason: treat.Disabled, Message: pol.problemMessage()}
+	event := treat.Event{Policy: treat.AboutPolicy(pol.object), EventReason: treat.NotAccepted, Message: pol.problemMessage()}
 	if pol.problem == "" {
-		event.EventReason, event.Message = treat.Enabled, "the policy is valid again and in force"
+		event.EventReason, event.Message = treat.Accepted, "the policy is valid again and in force"
 		r.host.Logger().Info("repair policy followed", "repairPolicy", pol.object.Name)
 	} else {
 		r.host.Logger().Warn("repair policy not followed", "repairPolicy", pol.object.Name, "err", pol.problem)

@@ -189,7 +189,11 @@ func (r *Policy) addVetoes(now time.Time, n *engine.Node, facts *triage.Node) {
 	// A remediation takes the Lease, so it always waits for the Lease.
 	respect := r.host.Respect()
 	if message := r.remediations.ForeignLease(now, n.Object.Name); message != "" && (respect == nil || respect.Maintenance || m == nil) {
-		add(message, respect != nil && respect.Maintenance)
+		isRespected := respect != nil && respect.Maintenance
+		if isRespected {
+			message = dialect.HeldByRespect("maintenance", message, "the Lease ends")
+		}
+		add(message, isRespected)
 	}
 	followed := r.followed[known.assigned.repair()]
 	known.isStandalone = r.isStandalone(m, followed) && m.Mark() == nil

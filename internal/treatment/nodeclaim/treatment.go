@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/resourcestack/autohealer/internal/dialect"
 	"github.com/resourcestack/autohealer/internal/engine"
 	"github.com/resourcestack/autohealer/internal/karpenter"
 	"github.com/resourcestack/autohealer/internal/ledger"
@@ -309,6 +310,9 @@ func (nc *Treatment) addDisruptionVeto(facts *triage.Node, message string) {
 	veto := triage.Veto{Action: triage.Terminate, Reason: message}
 	if respect := nc.host.Respect(); respect == nil || respect.DeletingMachines {
 		veto.Action, veto.Respected = 0, respect != nil
+	}
+	if veto.Respected {
+		veto.Reason = dialect.HeldByRespect("deletingMachines", message, "the NodeClaim is gone or no longer disrupted")
 	}
 	facts.Vetoes = append(facts.Vetoes, veto)
 }
