@@ -339,7 +339,7 @@ func TestEveryRightIsUsed(t *testing.T) {
 	}
 	count := 0
 	for _, template := range []string{"controller/rights.yaml", "agent/rights.yaml", "cleanup.yaml", "crds.yaml"} {
-		for _, text := range strings.Split(string(testkit.Value(helm(t, "", "template", "autohealer", "chart", "--namespace", namespace, "--show-only", "templates/"+template)).Must(t)), "\n---\n") {
+		for _, text := range strings.Split(testkit.Value(helm(t, "", "template", "autohealer", "chart", "--namespace", namespace, "--show-only", "templates/"+template)).Must(t), "\n---\n") {
 			var role rbacv1.ClusterRole // a Role has the same fields
 			testkit.Must(t, yaml.Unmarshal([]byte(text), &role))
 			if !strings.HasSuffix(role.Kind, "Role") || slices.Contains([]string{"autohealer-view", "autohealer-edit"}, role.Name) {
