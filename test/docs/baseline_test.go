@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -156,7 +157,8 @@ func (b *baseline) client(key key) dynamic.ResourceInterface {
 func (f *fixture) restores(t *testing.T) {
 	t.Helper()
 	changed := false
-	testkit.Eventually(t, "the baseline to be restored", func() error {
+	// A page may have removed everything, and each object takes up to three requests.
+	testkit.Wait{Limit: 3 * time.Minute}.Eventually(t, "the baseline to be restored", func() error {
 		err := f.baseline.restore(t.Context())
 		changed = changed || err != nil
 		return err
