@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -646,13 +647,26 @@ func testHealthCheckRecreated(w *scope) {
 	w.start(install.Options{Args: p.Args(alone)})
 	// Nodes whose remediation is in flight are deleted, and some are created again: some
 	// unhealthy, some healthy.
-	kept := holding.wait(w, 10)
-	for i, l := range kept {
-		var object unstructured.Unstructured
-		testkit.Must(w.t, object.UnmarshalJSON(l.Body))
-		w.removeNode(object.GetName())
+	var kept []*heldRequest // the first for each node
+	var names []string
+	w.eventually("creations for 10 nodes", func() error {
+		kept, names = nil, nil
+		for _, l := range holding.All() {
+			var object unstructured.Unstructured
+			testkit.Must(w.t, object.UnmarshalJSON(l.Body))
+			if !slices.Contains(names, object.GetName()) {
+				kept, names = append(kept, l), append(names, object.GetName())
+			}
+		}
+		if len(names) < 10 {
+			return fmt.Errorf("for %d nodes", len(names))
+		}
+		return nil
+	})
+	for i, name := range names {
+		w.removeNode(name)
 		var number int
-		testkit.Value(fmt.Sscanf(object.GetName(), w.name+"-%d", &number)).Must(w.t)
+		testkit.Value(fmt.Sscanf(name, w.name+"-%d", &number)).Must(w.t)
 		again := unhealthyFromStart(1)
 		if i%2 == 0 {
 			again = testbed.Nodes{Count: 1}
