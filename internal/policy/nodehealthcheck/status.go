@@ -107,12 +107,10 @@ func (c *check) statusDelay() time.Duration {
 }
 
 // deferredStatus sets the conditions StandingBack and Ready, and keeps everything that the other
-// controller has written. The reason says the same until the other controller writes its own.
+// controller has written. If the controller cannot determine whether there is another one, nothing else
+// may say why the health check is not followed, so the reason says it too.
 func (h *Policy) deferredStatus(c *check) remediationv1alpha1.NodeHealthCheckStatus {
 	status, message := *c.status.Stored.DeepCopy(), h.medik8s.message()
-	if before := meta.FindStatusCondition(status.Conditions, remediationv1alpha1.StandingBack); before == nil || status.Reason == "" || status.Reason == before.Message {
-		status.Reason = message
-	}
 	set := func(kind string, is metav1.ConditionStatus) {
 		meta.SetStatusCondition(&status.Conditions, metav1.Condition{
 			Type: kind, Status: is, Reason: "AnotherController", Message: message, ObservedGeneration: c.object.Generation,
@@ -120,6 +118,9 @@ func (h *Policy) deferredStatus(c *check) remediationv1alpha1.NodeHealthCheckSta
 	}
 	set(remediationv1alpha1.StandingBack, metav1.ConditionTrue)
 	set(remediationv1alpha1.Ready, metav1.ConditionFalse)
+	if isUnknown, _ := h.medik8s.isUnknown(); isUnknown {
+		status.Reason = message
+	}
 	return status
 }
 
