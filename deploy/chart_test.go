@@ -302,7 +302,9 @@ spec:
 // first, and during a remediation.
 func (r release) uninstalls(t *testing.T, controller *install.Controller, before map[string]bool, nodesBefore map[string]string) {
 	t.Helper()
-	const configMap = `{apiVersion: v1, kind: ConfigMap, metadata: {name: sets, namespace: autohealer-system, labels: {autohealer.resourcestack.com/condition-sets: "true"}}, data: {sets.yaml: %q}}`
+	// kubectl 1.30 would read YAML that begins with a brace as JSON.
+	const configMap = `---
+{apiVersion: v1, kind: ConfigMap, metadata: {name: sets, namespace: autohealer-system, labels: {autohealer.resourcestack.com/condition-sets: "true"}}, data: {sets.yaml: %q}}`
 	r.kubectl(t, "apply", "-f", file(t, fmt.Sprintf(configMap, "type: ConditionSets\nconditionSets:\n- type: Mirrored\n  effect: NoSchedule\n  taintKey: example.com/mirrored\n  conditions:\n  - {ConditionType: A, conditionStatus: true}\n")))
 	testkit.Eventually(t, "the mirror of the set in the ConfigMap", func() error {
 		if got := r.kubectl(t, "get", "conditionsets", "-l", "autohealer.resourcestack.com/mirror", "-o", "name"); got == "" {

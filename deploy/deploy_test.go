@@ -369,9 +369,6 @@ func file(t *testing.T, manifest string) string {
 	folder := testkit.Value(os.MkdirTemp("", "manifest-")).Must(t)
 	t.Cleanup(func() { testkit.Must(t, os.RemoveAll(folder)) })
 	path := filepath.Join(folder, "manifest.yaml")
-	if strings.HasPrefix(manifest, "{") && !json.Valid([]byte(manifest)) { // kubectl 1.30 would read it as JSON
-		manifest = "---\n" + manifest
-	}
 	testkit.Must(t, os.WriteFile(path, []byte(manifest), 0o600))
 	return path
 }

@@ -367,7 +367,7 @@ func (c cluster) removesSchema(t *testing.T) {
 	c.kubectl(t, "apply", "-f", examplePool)
 	testkit.Require(t, c.storedBlock(t) != nil, "there is no block to remove")
 	c.runs(t, "## Removing it")
-	testkit.Value(c.Kubectl(t.Context(), "apply", "-f", file(t, strings.Join([]string{
+	testkit.Value(c.Kubectl(t.Context(), "apply", "-f", file(t, strings.Join([]string{"", // kubectl 1.30 would read YAML that begins with a brace as JSON
 		"{apiVersion: v1, kind: Namespace, metadata: {name: " + namespace + "}}",
 		"{apiVersion: apps/v1, kind: ControllerRevision, revision: 1, data: {a: b}, metadata: {namespace: " + namespace + ", name: left, labels: {" + repairblock.RevisionLabel + ": default}}}",
 	}, "\n---\n")))).Must(t)
