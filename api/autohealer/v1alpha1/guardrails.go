@@ -308,7 +308,8 @@ type Respect struct {
 	// +kubebuilder:default:=true
 	Maintenance *bool `json:"maintenance,omitempty"`
 
-	// DeletingMachines leaves nodes alone whose NodeClaim another client deletes or disrupts. The default is true.
+	// DeletingMachines leaves nodes alone whose NodeClaim another client deletes or disrupts. The
+	// default is true.
 	//
 	// +optional
 	// +kubebuilder:default:=true
